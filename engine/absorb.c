@@ -164,7 +164,7 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
         metrics_add(&engine->metrics, C_DRAFT_ACCEPTED, (uint64_t)right);
     }
     if (it->ask >= 0 && how == END_NONE) {
-        const struct draft_made *m = &s->asks.items[it->ask].made;
+        const struct draft_made *m = step_made(s, it);
         ASSERT(r->n_tokens == before + 1 + m->right);
         draft_take_made(engine->world.drafts, r, m);
     }
@@ -236,12 +236,24 @@ static void absorb_failed(struct engine *engine, const struct step *s, const str
         engine->failing_ranks |= 1ull << rank; /* engine_mend drops it when it is in no step any more */
 }
 
+/* A draft model runs on ranks by themselves. */
+static void learn_drafting(struct world *w, const struct step *s)
+{
+    const struct drafter_time *t = step_drafting(s);
+    const struct drafter_pass *passes[] = {&t->first, &t->last};
+    metrics_add(w->metrics, C_DRAFT_MODEL_NS, (uint64_t)t->ns);
+    for (int i = 0; i < 2; i++)
+        if (passes[i]->size.rows)
+            estimator_learn(&w->draft_estimate, (struct layout){1, 1, 1}, passes[i]->size, (double)passes[i]->ns);
+}
+
 /* What the step teaches about time: the estimator, and what a prompt token costs. Returns what had been predicted. */
 static double learn(struct engine *engine, const struct step *s)
 {
     struct world *w = &engine->world;
     double ns = (double)step_ns(s);
     double predicted = estimator_learn(&w->estimate, s->layout, s->size, ns);
+    learn_drafting(w, s);
     if (s->size.rows >= 32)
         w->cost.prefill_ns_per_token += 0.1 * (ns / s->size.rows - w->cost.prefill_ns_per_token);
     return predicted;

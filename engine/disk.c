@@ -26,7 +26,7 @@ static struct kv_key model_key(const struct engine *engine)
     snprintf(text, sizeof text, "%s %s %s %s %d %d %d %d", version_full, s->ops->name,
              rank_facts(engine->node.ranks[0])->isa, model, (int)host->dtype, host->n_layers, (int)host->block_bytes,
              s->block_size);
-    return kv_key_root(text);
+    return kv_key_root(&engine->world.kv, text);
 }
 
 static int check(const struct engine *engine, struct err *e)

@@ -70,6 +70,7 @@ static int open_world(struct engine *engine, struct err *e)
     struct node_callbacks c = {step_done, move_done, engine};
     TRY(node_open(&engine->node, &engine->setup, &engine->setup.limits, &c, e));
     world_init(&engine->world, &engine->setup.limits, &engine->node.shape, engine->node.n_blocks, &engine->metrics);
+    engine->world.kv.trusted = !engine->setup.threaded;
     if (engine->node.host.n_blocks)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
@@ -78,6 +79,8 @@ static int open_world(struct engine *engine, struct err *e)
     /* No recording says what probes said, which without a prefix cache would each compute all of their parent again. */
     if (!engine->setup.witness && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
         engine->world.thinking = engine->setup.thinking;
+    if (!engine->setup.witness) /* nor what waits for an encoder */
+        engine->world.embed = engine->setup.embed;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;
     if (engine->node.residency) {
@@ -408,7 +411,7 @@ static bool ingest(struct engine *engine)
 static bool may_decide(const struct engine *engine)
 {
     struct view v;
-    if (engine->stopping || (engine->setup.lockstep && timetable_has_step(&engine->under_way)))
+    if (engine->stopping || (engine->setup.lockstep && timetable_steps(&engine->under_way)))
         return false;
     view_init(&v, &engine->world, 0);
     return v.n_idle || (engine->world.partition.free_ranks && !engine->world.partition.n_pending);
@@ -486,6 +489,15 @@ static void note_idle(struct engine *engine)
     }
 }
 
+/* As a whole, so that no batch goes by half a rule. */
+static void tell_embed(struct engine *engine)
+{
+    uint64_t rule = embed_rule_pack(engine->world.embed_rule);
+    if (rule != engine->embed_told)
+        engine_emit(engine, &(struct engine_event){.kind = EV_EMBED, .tag = rule});
+    engine->embed_told = rule;
+}
+
 static void tell_turned(struct engine *engine, const struct plan *p)
 {
     const struct witness *w = engine->setup.witness;
@@ -514,6 +526,7 @@ bool engine_turn(struct engine *engine)
     engine_tend_disk(engine);
     engine_tend_probes(engine);
     note_idle(engine);
+    tell_embed(engine); /* a policy may have begun, or ended */
     if (!engine_mend(engine) || !should_decide(engine, now)) {
         if (did || waited || n_freed)
             tell_turned(engine, NULL);
@@ -528,6 +541,7 @@ bool engine_turn(struct engine *engine)
     live_step(&engine->live, &v, &engine->plan);
     tell_turned(engine, &engine->plan);
     enact(engine, &engine->plan);
+    tell_embed(engine);
     live_idle(&engine->live); /* in the shadow of the step just posted */
     return true;
 }

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/hash.h"
 #include "engine/base/queue.h"
+#include "engine/exec/drafter.h"
 #include "engine/exec/prepare.h"
 #include "engine/policy.h"
 #include "engine/witness.h"
@@ -17,6 +18,11 @@
 
 struct engine;
 
+/* What a played step takes: its ranks, and what goes by besides until it is taken in. */
+struct played_step {
+    int64_t ns, lag_ns;
+};
+
 /* A machine that is played back: the ranks run nothing, steps and moves take as long as they are told to. Only for an
  * engine that is not threaded. */
 struct engine_play {
@@ -25,12 +31,13 @@ struct engine_play {
         *comms; /* [number of rank sets with a communicator, in the pool's order] what they measured; NULL: nothing */
     /* How long it takes. NULL: until the driver hands it back (engine_take_step, engine_take_move,
      * engine_take_replica, engine_take_reshard). */
-    int64_t (*step_ns)(void *ctx, const struct step *s);
+    struct played_step (*step)(void *ctx, const struct step *s,
+                               int beside); /* beside: other groups in a step, those posted with it included */
     int64_t (*move_ns)(void *ctx, const struct move *m);
     int64_t (*replica_ns)(void *ctx, const struct replica_task *t);
     int64_t (*reshard_ns)(void *ctx, const struct reshard_task *t);
     void *ctx;
-    struct ffn_cost ffn; /* with step_ns, of a step that fetches all pooled FFN layers that it lacks */
+    struct ffn_cost ffn; /* with step, of a step that fetches all pooled FFN layers that it lacks */
 };
 
 /* A file for KV that outlives the server. */
@@ -82,8 +89,12 @@ struct engine_setup {
     const struct witness *witness;       /* NULL: none; borrowed until engine_destroy */
     const struct speculator *speculator; /* draft heads that steps guess with, for the source of engine/draft/heads.h;
                                             borrowed while opening; NULL: none */
+    const struct drafter_plan *drafter;  /* a model that steps guess with, for the source of engine/draft/model.h, whose
+                                            blocks are as many; borrowed until engine_destroy; NULL: none */
     const struct draft_sources *drafts;  /* what act.draft guesses with; NULL: prompt lookup, in virtual time nothing.
                                             Borrowed until engine_destroy */
+    const struct embed_link *embed;      /* an encoder that the front serves beside, for the policy; NULL: none. Not
+                                            with a witness. Borrowed until engine_destroy */
     const struct thinking *thinking;     /* how it ends, for probes; NULL: nothing is probed. Not with a witness, nor in
                                             virtual time. Borrowed until engine_destroy */
     struct policy policy;                /* goes live at once; ctx moves to the engine */
@@ -137,7 +148,8 @@ enum engine_out {
     EV_END,   /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
     EV_REPLY, /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
     EV_DRAINED,
-    EV_DOWN, /* no request can be served any more; payload: char * why (moves) */
+    EV_DOWN,  /* no request can be served any more; payload: char * why (moves) */
+    EV_EMBED, /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
 };
 
 struct engine_event {

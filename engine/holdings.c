@@ -4,7 +4,7 @@
 
 /* Of one rank. */
 struct holding {
-    size_t memory, weights, ffn, slots, rows, scratch;
+    size_t memory, weights, ffn, slots, rows, scratch, draft;
 };
 
 bool holdings_are_private(const struct engine_setup *s)
@@ -14,7 +14,7 @@ bool holdings_are_private(const struct engine_setup *s)
 
 static size_t sum_of(const struct holding *h)
 {
-    return h->weights + h->slots + h->rows + h->scratch;
+    return h->weights + h->slots + h->rows + h->scratch + h->draft;
 }
 
 static int ranks_beside(const struct engine_setup *s, int rank)
@@ -53,6 +53,8 @@ static struct holding holding_of(const struct node *n, const struct engine_setup
     const struct rank *r = n->ranks[rank];
     struct holding h = {
         .memory = memory_of(s, rank_facts(r), rank), .weights = rank_weight_bytes(r), .scratch = rank_scratch_bytes(r)};
+    if (n->drafter) /* one for all of them: an even part */
+        h.draft = (drafter_bytes(n->drafter) + (size_t)n->n_ranks - 1) / (size_t)n->n_ranks;
     if (n->residency)
         h.weights += n->residency->room - layers_of(n, rank);
     if (!n->pool)
@@ -77,6 +79,7 @@ static struct holding shared_holding(const struct node *n, const struct engine_s
             all.slots += h.slots;
             all.rows += h.rows;
             all.scratch += h.scratch;
+            all.draft += h.draft;
             ++*sharers;
         }
     return all;
@@ -94,7 +97,8 @@ int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *
                 "rank %d needs %zu bytes for weights (%zu), slots and working memory, and --rank-memory gives "
                 "it %zu: raise it%s",
                 i, sum_of(&h), h.weights, h.memory,
-                s->sharded                  ? ", or lower --shard-memory"
+                h.draft                     ? ", or lower --draft-kv-memory"
+                : s->sharded                ? ", or lower --shard-memory"
                 : s->ffn || s->n_ranks == 1 ? ""
                                             : ", or pool the FFN weights with --weights pooled, or cut them with "
                                               "--weights sharded");
@@ -149,7 +153,7 @@ int holdings_replica_blocks(const struct node *n, const struct engine_setup *s)
 /* KV blocks that a rank would have if all weights lay on it, at most what it has. */
 static int blocks_if_replicated(const struct node *n, const struct holding *h, size_t ffn)
 {
-    size_t used = h->weights - h->ffn + ffn + h->scratch;
+    size_t used = h->weights - h->ffn + ffn + h->scratch + h->draft;
     size_t blocks = h->memory > used ? (h->memory - used) / n->kv_block_bytes : 0;
     return blocks < (size_t)n->n_blocks ? (int)blocks : n->n_blocks;
 }

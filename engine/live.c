@@ -257,6 +257,16 @@ static bool fits_no_group(const struct world *w, const struct request *r)
     return true;
 }
 
+/* Can any request be so? Not while one group holds the longest that there may be. */
+static bool can_be_homeless(const struct world *w)
+{
+    const struct partition *t = &w->partition;
+    for (int i = 0; i < t->n_groups; i++)
+        if (kv_blocks_for(&w->kv, partition_group(t, i)->place, w->limits.max_model_len) <= w->kv.n_blocks)
+            return false;
+    return true;
+}
+
 /* Has a request that ranks after r begun since r last made progress? */
 static bool is_overtaken(const struct world *w, const struct request *r)
 {
@@ -291,6 +301,8 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
 {
     struct world *w = p->world;
     bool room = has_room(p);
+    if (!room && !can_be_homeless(w))
+        return NULL;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
         if (r->parent || !world_eligible(w, r) || world_strands(w, r) || plan_deals_with(p, r))

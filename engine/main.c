@@ -63,6 +63,8 @@ static int obey(struct app *a, struct err *e)
         return command_tune(a, e);
     case CMD_PLAN:
         return command_plan(a, e);
+    case CMD_REGRET:
+        return command_regret(a, e);
     case CMD_HELP:
         help(&a->opts, &text);
         fputs(text.data, stdout);

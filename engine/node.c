@@ -137,22 +137,28 @@ static int open_comms(struct node *n, const struct engine_setup *s, struct err *
 /* The seat of one rank, opened by its own thread. */
 struct seating {
     struct rank_job job;
-    struct ffn_pool *pool;
+    const struct node *node;
     int rank;
 };
 
-static int take_seat(void *ctx, struct err *e)
+static int take_pool_seat(void *ctx, struct err *e)
 {
     const struct seating *s = ctx;
-    return ffn_pool_sit(s->pool, s->rank, e);
+    return ffn_pool_sit(s->node->pool, s->rank, e);
 }
 
-static int open_seats(struct node *n, struct err *e)
+static int take_draft_seat(void *ctx, struct err *e)
+{
+    const struct seating *s = ctx;
+    return drafter_sit(s->node->drafter, s->rank, rank_device(s->node->ranks[s->rank]), e);
+}
+
+static int open_seats(struct node *n, int (*take)(void *ctx, struct err *e), struct err *e)
 {
     struct seating seats[MAX_RANKS];
     int rc = 0;
     for (int i = 0; i < n->n_ranks; i++) {
-        seats[i] = (struct seating){.job = {.run = take_seat, .ctx = &seats[i]}, .pool = n->pool, .rank = i};
+        seats[i] = (struct seating){.job = {.run = take, .ctx = &seats[i]}, .node = n, .rank = i};
         rank_do(n->ranks[i], &seats[i].job);
     }
     for (int i = 0; i < n->n_ranks; i++) {
@@ -185,9 +191,42 @@ static int open_pool(struct node *n, const struct engine_setup *s, struct err *e
                                                .ranks = ranks,
                                                .devices = devices},
                       e));
-    TRY(open_seats(n, e));
+    TRY(open_seats(n, take_pool_seat, e));
     for (int i = 0; i < n->n_ranks; i++)
         rank_join(n->ranks[i], ffn_pool_seat(n->pool, i));
+    return 0;
+}
+
+/* The first rank's thread loads the draft model. */
+struct drafter_opening {
+    struct rank_job job;
+    struct drafter **out;
+    struct drafter_setup setup;
+};
+
+static int load_drafter(void *ctx, struct err *e)
+{
+    const struct drafter_opening *o = ctx;
+    return drafter_open(o->out, &o->setup, e);
+}
+
+static int open_drafter(struct node *n, const struct engine_setup *s, struct err *e)
+{
+    if (!s->drafter)
+        return 0;
+    struct drafter_opening o = {.job = {.run = load_drafter, .ctx = &o},
+                                .out = &n->drafter,
+                                .setup = {.plan = s->drafter,
+                                          .ops = s->ops,
+                                          .device = rank_device(n->ranks[0]),
+                                          .n_ranks = n->n_ranks,
+                                          .max_rows = s->limits.max_num_batched_tokens,
+                                          .vocab = model_config(s->model)->vocab}};
+    rank_do(n->ranks[0], &o.job);
+    TRY(rank_await(n->ranks[0], &o.job, e));
+    TRY(open_seats(n, take_draft_seat, e));
+    for (int i = 0; i < n->n_ranks; i++)
+        rank_draft_with(n->ranks[i], drafter_seat(n->drafter, i));
     return 0;
 }
 
@@ -327,6 +366,8 @@ static void adopt(struct node *n, const struct engine_setup *s)
 static int check_setup(const struct engine_setup *s, struct err *e)
 {
     const struct limits *l = &s->limits;
+    if (s->drafter && !s->ops->draft)
+        return err_set(e, E_UNSUPPORTED, "a draft model is for --device cpu; %s runs none", s->ops->name);
     if (s->speculator)
         TRY(speculator_fits(s->speculator, model_config(s->model), e));
     if (s->block_size < 16 || s->block_size > 256 || s->block_size % 16)
@@ -405,6 +446,8 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     if (!rc)
         rc = open_pool(n, s, e);
     if (!rc)
+        rc = open_drafter(n, s, e);
+    if (!rc)
         rc = take_shape(n, s, e);
     if (!rc && s->play)
         adopt(n, s);
@@ -438,6 +481,7 @@ void node_close(struct node *n)
     for (int i = 0; i < n->n_ranks; i++)
         rank_stop(n->ranks[i]);
     ffn_pool_close(n->pool);
+    drafter_close(n->drafter);
     if (n->host.base)
         rank_release(n->ranks[0], n->host.base);
     for (int i = n->n_ranks - 1; i >= 0; i--) /* the first last: others may use its weights */

@@ -11,7 +11,8 @@ struct node {
     struct rank *ranks[MAX_RANKS];
     int n_ranks;
     struct comm_pool *comms;
-    struct ffn_pool *pool; /* of FFN weights; NULL: none, or nothing is computed here */
+    struct drafter *drafter; /* a draft model; NULL: there is none */
+    struct ffn_pool *pool;   /* of FFN weights; NULL: none, or nothing is computed here */
     struct node_shape shape;
     struct heads heads;
     size_t kv_block_bytes;                   /* of a physical block, over all layers */

@@ -37,7 +37,7 @@ static void widen(const struct view *v, struct plan *p)
 static void bring_home(const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
-    for (int i = 0; i < w->waiting.n; i++) {
+    for (int i = 0; i < w->waiting.n && w->n_parked; i++) { /* a queue of none parked may be long */
         const struct request *r = w->waiting.items[i];
         if (!world_strands(w, r) || r->n_moving)
             continue;

@@ -22,11 +22,13 @@ static void watch(struct engine *engine, struct group *grp, struct step *s)
 static struct step *post(struct engine *engine, struct plan_batch *b)
 {
     struct group *grp = b->group;
-    struct step_context context = {
-        .world = &engine->world, .group = grp, .comms = comm_find(engine->node.comms, grp->mask)};
-    struct step *s = step_build(b, &context);
-    for (int i = 0; i < b->n_items; i++)
+    struct step_context context = {.world = &engine->world,
+                                   .group = grp,
+                                   .comms = comm_find(engine->node.comms, grp->mask),
+                                   .no_blocks = !engine->setup.ops->computes};
+    for (int i = 0; i < b->n_items; i++) /* from now on nobody takes what the step is lent */
         b->items[i].request->busy = true;
+    struct step *s = step_build(b, &context);
     grp->idle = false;
     grp->layout = b->layout;
     grp->busy_since_ns = engine->now_ns;
@@ -64,31 +66,34 @@ static void pad_steps(struct engine *engine, struct step **steps, int n)
 }
 
 /* In virtual time: when it will have ended. */
-static void add_step(struct engine *engine, struct step *s)
+static void add_step(struct engine *engine, struct step *s, int beside)
 {
     const struct engine_play *play = engine->setup.play;
-    if (play && !play->step_ns) {
+    struct played_step takes = {0};
+    if (play && !play->step) {
         timetable_hold(&engine->under_way, (struct timetable_entry){.step = s});
         return;
     }
-    if (play)
-        s->parts[0].time.ns = play->step_ns(play->ctx, s);
+    if (play) {
+        takes = play->step(play->ctx, s, beside);
+        s->parts[0].time.ns = takes.ns;
+    }
     if (play && !s->size.cas_layers)
         step_part_take_ffn(&s->parts[0], &play->ffn);
-    timetable_add_step(&engine->under_way, s);
+    timetable_add_step(&engine->under_way, s, takes.lag_ns);
 }
 
 void engine_post_plan(struct engine *engine, const struct plan *p)
 {
     struct step *steps[MAX_RANKS];
-    int n = 0;
+    int n = 0, running = timetable_steps(&engine->under_way);
     for (int i = 0; i < p->n_batches; i++)
         if (p->batches[i]->forwarded)
             steps[n++] = post(engine, p->batches[i]);
     if (engine->setup.lockstep)
         pad_steps(engine, steps, n);
     for (int i = 0; i < n && !engine->setup.threaded; i++)
-        add_step(engine, steps[i]);
+        add_step(engine, steps[i], running + n - 1);
     for (int i = 0; i < n; i++)
         engine_follow(engine, steps[i]);
 }

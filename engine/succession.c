@@ -77,16 +77,19 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     *before = w->partition;
     struct ffn_modes usual = w->ffn_usual;
     enum draft_evict evict = w->evict;
+    struct embed_rule embed = w->embed_rule;
     uint64_t wanted[sizeof w->replicas.wanted / sizeof w->replicas.wanted[0]];
     memcpy(wanted, w->replicas.wanted, sizeof wanted);
     fetch_all(w);
     world_evict_drafts(w, EVICT_OLDEST);
+    w->embed_rule = (struct embed_rule){0};
     partition_let_go(w, now_ns);
     int rc = call_start(l, p, w, now_ns, e);
     if (rc) {
         w->partition = *before;
         w->ffn_usual = usual;
         world_evict_drafts(w, evict);
+        w->embed_rule = embed;
         memcpy(w->replicas.wanted, wanted, sizeof wanted);
     }
     mem_free(before);

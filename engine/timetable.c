@@ -26,9 +26,9 @@ static void add(struct timetable *t, struct timetable_entry what, const int *ran
         t->busy_ns[ranks[k]] = what.done_ns;
 }
 
-void timetable_add_step(struct timetable *t, struct step *s)
+void timetable_add_step(struct timetable *t, struct step *s, int64_t lag_ns)
 {
-    s->done_ns = begin(t, s->ranks, s->n_ranks, s->posted_ns) + step_ns(s);
+    s->done_ns = begin(t, s->ranks, s->n_ranks, s->posted_ns) + step_ns(s) + lag_ns;
     add(t, (struct timetable_entry){.done_ns = s->done_ns, .step = s}, s->ranks, s->n_ranks);
 }
 
@@ -124,12 +124,12 @@ bool timetable_release_reshard(struct timetable *t, uint64_t ranks, struct timet
     return false;
 }
 
-bool timetable_has_step(const struct timetable *t)
+int timetable_steps(const struct timetable *t)
 {
+    int n = 0;
     for (int i = 0; i < t->n; i++)
-        if (t->entries[i].step)
-            return true;
-    return false;
+        n += t->entries[i].step != NULL;
+    return n;
 }
 
 int64_t timetable_next_ns(const struct timetable *t)

@@ -25,8 +25,9 @@ struct timetable {
     int64_t link_ns[MAX_RANKS]; /* until then something goes over its link to the machine's memory */
 };
 
-/* Begins when all its ranks are free, at the earliest when it was posted. The table has it until timetable_take. */
-void timetable_add_step(struct timetable *t, struct step *s);
+/* Begins when all its ranks are free, at the earliest when it was posted, and keeps them for lag_ns longer than it
+ * takes them. The table has it until timetable_take. */
+void timetable_add_step(struct timetable *t, struct step *s, int64_t lag_ns);
 void timetable_add_move(struct timetable *t, struct move *m);
 /* Weights take the link of each rank to the machine's memory, one after another with KV that goes there; those that a
  * group waits for keep the ranks busy, too. */
@@ -42,7 +43,7 @@ void timetable_hold(struct timetable *t, struct timetable_entry what);
 bool timetable_release(struct timetable *t, int group, uint64_t move, struct timetable_entry *out);
 bool timetable_release_replica(struct timetable *t, int layer, struct timetable_entry *out);
 bool timetable_release_reshard(struct timetable *t, uint64_t ranks, struct timetable_entry *out);
-bool timetable_has_step(const struct timetable *t);
+int timetable_steps(const struct timetable *t);       /* how many are under way */
 int64_t timetable_next_ns(const struct timetable *t); /* INT64_MAX: nothing is under way */
 /* What ended by now_ns, soonest first. */
 bool timetable_take(struct timetable *t, int64_t now_ns, struct timetable_entry *out);

@@ -31,6 +31,7 @@ enum {
 
 struct device;
 struct sim_machine;
+struct sim_outside;
 struct draft_ops;
 struct comm; /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its
                 own rank */
@@ -51,7 +52,9 @@ struct device_opts {
     int64_t sim_step_ns, sim_row_ns;       /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
     const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close;
                                               NULL: the two fixed costs */
-    const struct ffn_setup *pool; /* how the FFN weights of its node are pooled, borrowed until close; NULL: not */
+    struct sim_outside *sim_outside; /* of such a machine: where steps are noted that it prices outside of what was
+                                        measured; one thread's, and in virtual time only; NULL: nowhere */
+    const struct ffn_setup *pool;    /* how the FFN weights of its node are pooled, borrowed until close; NULL: not */
     int sim_weight_tp; /* sim with a machine: each device holds one of so many shares of the weights, so only layouts
                           whose tp is a multiple can run; 0 or 1: all of them */
     int sim_weight_pp; /* the same of stages: it holds those layers only; 0 or 1: all of them */

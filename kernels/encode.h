@@ -7,9 +7,11 @@
  *
  * Arithmetic contract: a row of a result depends on its own row, and in attention on its own sequence; not on the other
  * rows, the number of threads or the instruction set, bit for bit. Linear layers are products of integers: each row of
- * a matrix and each ENCODE_LEAF columns of an input row are rounded to -4095 .. 4095 at a scale of their own, products
- * are added up exactly in 32 bits over a leaf, and leaves are added in ascending order as floats. 13 bits, since 8 bits
- * turn vectors by more than cosine 0.9999, and since 128 such products fit 32 bits. */
+ * a matrix is rounded to -4095 .. 4095 at a scale of its own, and each ENCODE_LEAF columns of an input row as finely as
+ * the sum of their sizes lets them, so that the products of a leaf, added up exactly, fit 32 bits; leaves are added in
+ * ascending order as floats. 13 bits, since 8 bits turn vectors by more than cosine 0.9999. Attention is the same: of
+ * the keys of a head each is a row of a matrix, and of the values each column; queries and the weights of keys are
+ * inputs. An infinity or a NaN makes all NaN that is computed from its row or leaf. */
 #ifndef KERNELS_ENCODE_H
 #define KERNELS_ENCODE_H
 
@@ -19,7 +21,7 @@
 #include "engine/base/err.h"
 #include "kernels/dtype.h"
 
-enum { ENCODE_LEAF = 128, ENCODE_LEVELS = 4095, ENCODE_PAD = 32 };
+enum { ENCODE_LEAF = 512, ENCODE_LEVELS = 4095, ENCODE_PAD = 32 };
 #define ENCODE_LD(columns) (((size_t)(columns) + ENCODE_PAD - 1) / ENCODE_PAD * ENCODE_PAD)
 
 struct encode_device;

@@ -295,8 +295,8 @@ int check_policy(const struct check *c, struct script **out, struct err *e)
     TRY(open_checked(c, &s, e));
     if (c->report)
         put_summary(c, s);
-    int rc = run_tests(c, s->n_tests, e);
-    if (!rc)
+    int rc = c->opts.again ? 0 : run_tests(c, s->n_tests, e);
+    if (!rc && !c->opts.again)
         rc = rehearse_all(c, e);
     if (!rc && c->report)
         rc = put_costs(c, e);

@@ -25,6 +25,7 @@ struct lua_opts {
     int64_t hard_ns;         /* 0: 2 ms; a longer call is stopped, at most half as long again later */
     bool relaxed;            /* at boot: loading and trying may take 20 times as long, since the source was accepted
                                 before */
+    bool again;              /* the same source passed just now: neither its tests nor made-up views are run */
     bool quiet;              /* no log lines */
     int n_ranks; /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
                     are made too, and failing them is only reported */

@@ -56,12 +56,38 @@ static void take_rule(void *ctx, enum draft_evict rule)
     (void)rule;
 }
 
+static void no_guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
+{
+    (void)ctx;
+    (void)r;
+    (void)note;
+    (void)most;
+    g->n = 0;
+}
+
+static void not_heard(void *ctx, const struct request *r, void **note, const struct draft_made *m)
+{
+    (void)ctx;
+    (void)r;
+    (void)note;
+    (void)m;
+}
+
 /* All that anybody says here is "7", so every answer is. */
 static void put_said(const void *ctx, int32_t token, struct buf *text)
 {
     (void)ctx;
     (void)token;
     buf_putc(text, '7');
+}
+
+/* An encoder is served beside, and some texts wait for it. */
+static void serve_encoder(struct rehearsal *r, int n_replicas)
+{
+    struct embed_facts f = {.n_alive = n_replicas, .waiting_texts = 12, .waiting_tokens = 3000};
+    embed_link_init(&r->embed, n_replicas);
+    embed_link_put(&r->embed, &f);
+    r->world.embed = &r->embed;
 }
 
 static void think(struct rehearsal *r)
@@ -85,9 +111,14 @@ void rehearsal_init(struct rehearsal *r, struct rehearsal_size size, double now_
     draft_lookup_source(&r->drafts.items[0]);
     r->drafts.items[0].evict = take_rule;
     r->drafts.n = 1;
+    if (size.drafter)
+        r->drafts.items[r->drafts.n++] =
+            (struct draft_source){.name = "model", .guess = no_guess, .made = not_heard, .timed = true};
     r->world.drafts = &r->drafts;
     r->world.draft_trees = true;
     think(r);
+    if (size.n_embed >= 0)
+        serve_encoder(r, size.n_embed ? size.n_embed : 3);
     if (size.n_host)
         kv_open_host(&r->world.kv, size.n_host, size.tokens_per_block);
     int64_t most = world_capacity(&r->world);
@@ -376,6 +407,10 @@ static void transcribe_verb(const struct plan_verb *v, struct buf *out)
         break;
     case PLAN_EVICT:
         buf_printf(out, "evict %d\n", (int)v->evict);
+        break;
+    case PLAN_EMBED:
+        buf_printf(out, "embed %s %d, %d of up to %d tokens\n", embed_way_name(v->embed.way), v->embed.replicas,
+                   v->embed.n_short, v->embed.short_tokens);
         break;
     case PLAN_PROBE:
         buf_printf(out, "probe %llu\n", order);

@@ -10,6 +10,7 @@
 struct rehearsal {
     struct draft_sources drafts;
     struct thinking thinking;
+    struct embed_link embed;
     struct metrics *metrics;
     struct world world;
     struct plan plan;
@@ -26,7 +27,9 @@ struct rehearsal_size {
     uint64_t groups[MAX_MADE_GROUPS]; /* rank sets; none: one group of all ranks */
     uint64_t no_group;                /* ranks that are in no group: left out of the one group of all */
     int n_pooled;                     /* so many FFN layers are pooled, layer l on rank l mod n_ranks; 0: none */
+    bool drafter;                     /* there is a draft model, which is asked and says nothing */
     int n_host;                       /* blocks of host memory for KV, counted as those of a rank; 0: there is none */
+    int n_embed;                      /* replicas of an encoder; 0: 3; -1: none is served */
 };
 
 /* One request to be; zeroed fields get small defaults. */

@@ -25,10 +25,13 @@ struct scene {
     enum twist twist;
 };
 
-#define SIZE(blocks) .size = {blocks, 16, 256, 2048, 1, {0}, 0, 0, 0}
-#define PLAIN(blocks, ranks, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, 0, 0}
-#define POOLED(blocks, ranks, layers, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, layers, 0}
-#define HOSTED(blocks, ranks, host, ...) .size = {blocks, 16, 256, 2048, ranks, __VA_ARGS__, 0, 0, host}
+#define WORLD(blocks, ranks)                                                                                           \
+    .kv_blocks = (blocks), .tokens_per_block = 16, .max_num_seqs = 256, .max_num_batched_tokens = 2048,                \
+    .n_ranks = (ranks)
+#define SIZE(blocks) .size = {WORLD(blocks, 1)}
+#define PLAIN(blocks, ranks, ...) .size = {WORLD(blocks, ranks), .groups = __VA_ARGS__}
+#define POOLED(blocks, ranks, layers, ...) .size = {WORLD(blocks, ranks), .groups = __VA_ARGS__, .n_pooled = (layers)}
+#define HOSTED(blocks, ranks, host, ...) .size = {WORLD(blocks, ranks), .groups = __VA_ARGS__, .n_host = (host)}
 
 static const struct scene one_rank[] = {
     {"no request", SIZE(1024), 100, 0, 2, false, false, AS_IT_IS},
@@ -38,8 +41,9 @@ static const struct scene one_rank[] = {
     {"512 requests and a full KV cache", SIZE(256), 100, 512, 6, false, false, AS_IT_IS},
     {"host memory for KV, some of it there", HOSTED(256, 1, 512, {0}), 100, 64, 8, false, true, SOME_IN_HOST},
     {"64 requests that have waited for years", SIZE(1024), 1e9, 64, 3, true, true, AS_IT_IS},
-    {"64 requests at the limits of their fields, at time 0", .size = {1024, 16, 8, 64, 1, {0}, 0, 0, 0}, 0, 64, 3, true,
-     true, AS_IT_IS},
+    {"64 requests at the limits of their fields, at time 0",
+     .size = {.kv_blocks = 1024, .tokens_per_block = 16, .max_num_seqs = 8, .max_num_batched_tokens = 64, .n_ranks = 1},
+     0, 64, 3, true, true, AS_IT_IS},
 };
 
 static const struct scene several_ranks[] = {
@@ -52,12 +56,18 @@ static const struct scene several_ranks[] = {
     {"4 ranks, just bound, with requests parked elsewhere", PLAIN(512, 4, {1, 2, 4, 8}), 100, 32, 8, false, false,
      ORDER_CARRIED_OUT},
     {"4 ranks, one has failed", PLAIN(512, 4, {0}), 100, 32, 6, false, false, RANK_FAILED},
-    {"3 ranks in no group", .size = {512, 16, 256, 2048, 3, {0}, 7, 0, 0}, 100, 8, 4, false, false, AS_IT_IS},
+    {"3 ranks in no group", .size = {WORLD(512, 3), .no_group = 7}, 100, 8, 4, false, false, AS_IT_IS},
     {"8 ranks, one group", PLAIN(512, 8, {0}), 100, 64, 6, false, true, AS_IT_IS},
     {"8 ranks, a group each", PLAIN(512, 8, {1, 2, 4, 8, 16, 32, 64, 128}), 100, 128, 6, false, true, AS_IT_IS},
     {"8 ranks, groups of 4, 2 and 1, one free", PLAIN(512, 8, {15, 48, 64}), 100, 64, 6, false, true, AS_IT_IS},
-    {"8 ranks, requests at the limits of their fields", .size = {256, 16, 8, 64, 8, {15, 240}, 0, 0, 0}, 0, 64, 3, true,
-     false, AS_IT_IS},
+    {"8 ranks, requests at the limits of their fields",
+     .size = {.kv_blocks = 256,
+              .tokens_per_block = 16,
+              .max_num_seqs = 8,
+              .max_num_batched_tokens = 64,
+              .n_ranks = 8,
+              .groups = {15, 240}},
+     0, 64, 3, true, false, AS_IT_IS},
     {"2 ranks, pooled weights, one group", POOLED(512, 2, 80, {0}), 100, 8, 6, false, true, AS_IT_IS},
     {"4 ranks, pooled weights, a group each", POOLED(512, 4, 80, {1, 2, 4, 8}), 100, 48, 12, false, true, AS_IT_IS},
     {"8 ranks, pooled weights, groups of 4, 2 and 1, one free", POOLED(512, 8, 3, {15, 48, 64}), 100, 64, 6, false,

@@ -8,6 +8,7 @@
 #include "lua/rehearse.h"
 #include "lua/sandbox.h"
 #include "lua/trial_plan.h"
+#include "lua/value.h"
 #include "lua/verbs.h"
 
 enum { MAX_MADE = 1024 };
@@ -18,6 +19,7 @@ struct trial {
     struct rehearsal world; /* freed by trial_run, whatever the test does */
     struct view view;       /* of the hook under way */
     int n_ranks;            /* of the node on which the policy has started; 0: it has not */
+    struct buf text;        /* freed by trial_run, too */
 };
 
 /* ---- reading the description of a world */
@@ -245,8 +247,76 @@ static void make_measured(lua_State *L, struct trial *t, int table)
     make_pool(L, t, table);
 }
 
+/* params = { ... }: what the policy finds in p from now on. The script is this test's alone. */
+static void set_params(lua_State *L, struct trial *t, int table)
+{
+    struct script *s = t->script;
+    struct err e = {0};
+    lua_getfield(L, table, "params");
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        return;
+    }
+    luaL_checktype(L, -1, LUA_TTABLE);
+    buf_clear(&t->text);
+    value_write(L, lua_gettop(L), &t->text);
+    lua_pop(L, 1);
+    if (params_set(&s->params, t->text.data, t->text.len, &e))
+        luaL_error(L, "%s", e.text);
+    vm_host_enter(&s->vm);
+    bind_write_params(&s->bind, L);
+    vm_host_leave(&s->vm);
+}
+
+/* However many rows it has. */
+static void learn_drafting(struct world *w, double ms)
+{
+    for (int i = 0; i < 40; i++)
+        estimator_learn(&w->draft_estimate, (struct layout){1, 1, 1}, (struct step_size){.rows = 1 + i % 2 * 15},
+                        ms * 1e6);
+}
+
+/* embed = { replicas =, texts =, tokens =, running = { by replica; -1: it has failed } }, or false: none is served */
+static int encoder_replicas(lua_State *L, int table)
+{
+    static const char *const names[] = {"replicas", "texts", "tokens", "running"};
+    int n = 0;
+    lua_getfield(L, table, "embed");
+    if (lua_type(L, -1) == LUA_TBOOLEAN && !lua_toboolean(L, -1))
+        n = -1;
+    else if (!lua_isnil(L, -1)) {
+        luaL_checktype(L, -1, LUA_TTABLE);
+        verb_check_fields(L, lua_gettop(L), "embed of a test", names, 4);
+        n = (int)number(L, lua_gettop(L), "replicas", 3, 1, EMBED_MAX_REPLICAS);
+    }
+    lua_pop(L, 1);
+    return n;
+}
+
+static void make_encoder(lua_State *L, struct trial *t, int table)
+{
+    struct embed_facts f = {0};
+    lua_getfield(L, table, "embed");
+    int at = lua_gettop(L);
+    if (lua_istable(L, at)) {
+        f.n_alive = t->world.embed.n_replicas;
+        f.waiting_texts = (int64_t)number(L, at, "texts", 0, 0, 1e9);
+        f.waiting_tokens = (int64_t)number(L, at, "tokens", 0, 0, 1e12);
+        lua_getfield(L, at, "running");
+        for (int i = 0; i < t->world.embed.n_replicas && lua_istable(L, -1); i++) {
+            lua_rawgeti(L, -1, i + 1);
+            f.running_tokens[i] = (int64_t)lua_tonumber(L, -1);
+            f.n_alive -= f.running_tokens[i] < 0;
+            lua_pop(L, 1);
+        }
+        embed_link_put(&t->world.embed, &f);
+    }
+    lua_settop(L, at - 1);
+}
+
 static void make_world(lua_State *L, struct trial *t, int table)
 {
+    double draft_ms = number(L, table, "draft_ms", -1, -1, 1e6);
     struct rehearsal_size size = {.kv_blocks = (int)number(L, table, "kv_blocks", 1024, 1, 1 << 20),
                                   .tokens_per_block = (int)number(L, table, "tokens_per_block", 16, 16, 1024),
                                   .max_num_seqs = (int)number(L, table, "max_num_seqs", 256, 1, 65536),
@@ -254,16 +324,22 @@ static void make_world(lua_State *L, struct trial *t, int table)
                                       (int)number(L, table, "max_num_batched_tokens", 2048, 1, 1 << 20),
                                   .n_ranks = (int)number(L, table, "ranks", 1, 1, MAX_MADE_RANKS),
                                   .n_pooled = (int)number(L, table, "pooled", 0, 0, FFN_MAX_LAYERS),
-                                  .n_host = (int)number(L, table, "host_kv_blocks", 0, 0, 1 << 20)};
+                                  .n_host = (int)number(L, table, "host_kv_blocks", 0, 0, 1 << 20),
+                                  .drafter = draft_ms >= 0};
     if (size.tokens_per_block % KV_UNIT)
         luaL_error(L, "tokens_per_block must be a multiple of %d", KV_UNIT);
     read_groups(L, table, &size);
+    size.n_embed = encoder_replicas(L, table);
     /* A policy may have kept its test's t and call it in a step: this would take that step's world away. */
     if (t->script->bind.plan || t->script->bind.admission)
         luaL_error(L, "t.start, t.step and t.admit are for tests, not for hooks");
+    set_params(L, t, table);
     rehearsal_free(&t->world);
     rehearsal_init(&t->world, size, number(L, table, "now", 100, 0, 1e9));
+    if (size.drafter)
+        learn_drafting(&t->world.world, draft_ms);
     bind_forget(&t->script->bind, L);
+    make_encoder(L, t, table);
     check_groups(L, t, &size);
 }
 
@@ -400,8 +476,8 @@ static void add_list(lua_State *L, struct trial *t, int table, const char *list,
 /* t.start{ ranks =, groups =, ... }: what the policy orders when it takes over. */
 static int t_start(lua_State *L)
 {
-    static const char *const names[] = {"ranks",     "groups",           "dead",   "now",
-                                        "kv_blocks", "tokens_per_block", "pooled", "host_kv_blocks"};
+    static const char *const names[] = {"ranks",  "groups",         "dead",  "now", "kv_blocks", "tokens_per_block",
+                                        "pooled", "host_kv_blocks", "params"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     luaL_checktype(L, 1, LUA_TTABLE);
     lua_settop(L, 1);
@@ -436,7 +512,10 @@ static int t_step(lua_State *L)
                                         "was_wait_ms",
                                         "replicas",
                                         "ffn",
-                                        "mean_tokens"};
+                                        "mean_tokens",
+                                        "params",
+                                        "draft_ms",
+                                        "embed"};
     struct trial *t = lua_touserdata(L, lua_upvalueindex(1));
     struct script *s = t->script;
     struct bind *b = &s->bind;
@@ -526,6 +605,7 @@ int trial_run(struct script *s, int i, struct buf *report, struct err *e)
     if (!rc)
         rc = run_one(&t, i, report, e);
     rehearsal_free(&t.world);
+    buf_free(&t.text);
     s->bind.transcript = NULL;
     return rc;
 }

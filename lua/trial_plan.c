@@ -28,10 +28,11 @@ static void append(lua_State *L)
 
 static void push_item(lua_State *L, const struct plan_item *it, const struct group *g)
 {
-    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 6);
     put_text(L, "name", it->request->spec->name);
     put_number(L, "tokens", it->n_tokens);
     put_number(L, "drafts", it->drafts.n);
+    put_number(L, "next", it->asks);
     lua_pushboolean(L, it->starts);
     lua_setfield(L, -2, "starts");
     put_ranks(L, "ranks", g->mask);
@@ -139,6 +140,22 @@ static void put_weights(lua_State *L, int result, const struct plan *p)
     lua_setfield(L, result, "weights");
 }
 
+/* The rule of the encoder's replicas from now on; nil: as before. */
+static void put_embed(lua_State *L, int result, const struct plan *p)
+{
+    for (int i = 0; i < p->n_verbs; i++) {
+        const struct embed_rule *r = &p->verbs[i].embed;
+        if (p->verbs[i].kind != PLAN_EMBED)
+            continue;
+        lua_createtable(L, 0, 4);
+        put_text(L, "route", embed_way_name(r->way));
+        put_number(L, "replicas", embed_rule_allowed(*r, p->world->embed->n_replicas));
+        put_number(L, "short", r->short_tokens);
+        put_number(L, "short_replicas", r->n_short);
+        lua_setfield(L, result, "embed");
+    }
+}
+
 /* Who is held after the plan, by name. */
 static void put_held(lua_State *L, int result, const struct plan *p)
 {
@@ -204,6 +221,7 @@ void trial_push_plan(lua_State *L, const struct plan *p, int refused)
     put_list(L, result, "opened", p, PLAN_CLOSE, false);
     put_ffn(L, result, p);
     put_weights(L, result, p);
+    put_embed(L, result, p);
     put_fates(L, result, p, refused);
     put_held(L, result, p);
     if (p->wake_ns) {

@@ -302,8 +302,7 @@ static int act_log(lua_State *L)
     return 1;
 }
 
-/* nil, and which sources there are. */
-static int push_no_source(lua_State *L, const struct world *w, const char *name)
+int verb_no_source(lua_State *L, const struct world *w, const char *name)
 {
     lua_pushnil(L);
     lua_pushfstring(L, "there is no source \"%s\" of draft tokens here; there is", name);
@@ -314,8 +313,9 @@ static int push_no_source(lua_State *L, const struct world *w, const char *name)
     return 2;
 }
 
-/* act.draft(id, n [, source [, shape]]): how many draft tokens its step verifies, on how many tokens the guess rests,
- * how many of them its source expects to be right, and which source it is. shape: "chain", or "tree" */
+/* act.draft(id, n [, source [, shape [, next]]]): how many draft tokens its step verifies, on how many tokens the guess
+ * rests, how many of them its source expects to be right, and which source it is. shape: "chain", or "tree"; next:
+ * tokens that the step guesses for the next one, where a source's guesses are steps' */
 static int act_draft(lua_State *L)
 {
     static const char *const shapes[] = {"chain", "tree"};
@@ -324,13 +324,17 @@ static int act_draft(lua_State *L)
     int n = (int)verb_whole_number(L, 2, "the number of draft tokens", 0, MOST_DRAFTS);
     const char *name = luaL_optstring(L, 3, NULL);
     bool tree = !lua_isnoneornil(L, 4) && verb_choice(L, 4, "the shape of the draft", shapes, 2) == 1;
+    int next =
+        lua_isnoneornil(L, 5) ? 0 : (int)verb_whole_number(L, 5, "the number of the next tokens", 0, MOST_DRAFTS);
     if (!p)
         return verb_not_now(L, "draft");
+    if (!next && !lua_isnoneornil(L, 5))
+        next = -1;
     int source = name ? draft_source_named(p->world->drafts, name) : -1;
     struct draft_guess g;
     if (name && source < 0 && p->world->drafts)
-        return push_no_source(L, p->world, name);
-    if (!plan_draft(p, id, &(struct draft_wish){n, source, tree}, &g))
+        return verb_no_source(L, p->world, name);
+    if (!plan_draft(p, id, &(struct draft_wish){n, source, tree, next}, &g))
         return verb_refused(L, p->reason);
     lua_pushnumber(L, g.n);
     lua_pushnumber(L, g.match);
@@ -353,11 +357,13 @@ static int act_evict_drafts(lua_State *L)
 }
 
 /* view.drafted(id, source): of this source, how many draft tokens steps have verified for the request, how many of them
- * were right, and how often one was wrong */
+ * were right, and how often one was wrong. view.drafted(id, source, depth): of those at this depth of a guess, the
+ * first one being at 1, how many were judged, as all before them were right, and how many of these were right */
 static int view_drafted(lua_State *L)
 {
     const struct view *v = bind_of(L)->facts;
     req_id id = verb_request(L, 1);
+    int depth = lua_isnoneornil(L, 3) ? 0 : (int)verb_whole_number(L, 3, "the depth", 1, DRAFT_DEPTHS);
     int source = v ? draft_source_named(v->world->drafts, luaL_checkstring(L, 2)) : 0;
     const struct request *r = v ? request_find(&v->world->requests, id) : NULL;
     if (!v)
@@ -365,8 +371,13 @@ static int view_drafted(lua_State *L)
     if (!r)
         return verb_refused(L, "the request has ended");
     if (source < 0 && v->world->drafts)
-        return push_no_source(L, v->world, lua_tostring(L, 2));
+        return verb_no_source(L, v->world, lua_tostring(L, 2));
     struct draft_counts none = {0}, c = source < 0 ? none : r->drafts[source];
+    if (depth) {
+        lua_pushnumber(L, c.judged_at[depth - 1]);
+        lua_pushnumber(L, c.right_at[depth - 1]);
+        return 2;
+    }
     lua_pushnumber(L, (double)c.drafted);
     lua_pushnumber(L, (double)c.accepted);
     lua_pushnumber(L, (double)c.rejected);
@@ -379,8 +390,12 @@ void verbs_add_queries(lua_State *L)
 {
     lua_pushcfunction(L, view_drafted);
     lua_setfield(L, -2, "drafted");
+    lua_pushcfunction(L, view_embed);
+    lua_setfield(L, -2, "embed");
     lua_pushcfunction(L, view_estimate);
     lua_setfield(L, -2, "estimate");
+    lua_pushcfunction(L, view_estimate_draft);
+    lua_setfield(L, -2, "estimate_draft");
     lua_pushcfunction(L, view_estimate_reshard);
     lua_setfield(L, -2, "estimate_reshard");
     lua_pushcfunction(L, view_estimate_move);
@@ -389,6 +404,8 @@ void verbs_add_queries(lua_State *L)
     lua_setfield(L, -2, "narrowest");
     lua_pushcfunction(L, view_cover);
     lua_setfield(L, -2, "cover");
+    lua_pushcfunction(L, view_forecast);
+    lua_setfield(L, -2, "forecast");
     queries_add(L);
     probes_add(L);
 }
@@ -405,7 +422,8 @@ void verbs_create(struct bind *b, lua_State *L)
                                      {"ffn", act_ffn},         {"swap_out", act_swap_out},
                                      {"swap_in", act_swap_in}, {"reshard", act_reshard},
                                      {"draft", act_draft},     {"evict_drafts", act_evict_drafts},
-                                     {"probe", act_probe},     {"conclude", act_conclude}};
+                                     {"probe", act_probe},     {"conclude", act_conclude},
+                                     {"embed", act_embed}};
     verbs_make_batches(b, L);
     lua_newtable(L);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++) {

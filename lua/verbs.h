@@ -1,8 +1,9 @@
 /* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches,
- * forward and what a step would take; verbs_partition.c groups and orders; verbs_ffn.c
- * the ways of pooled FFN layers; verbs_probe.c early stopping. Each reads its arguments (a wrong type
- * raises), asks the plan (which refuses what is not lawful) and answers true or what it says, or nil and a reason. Lua
- * functions, called by policies inside vm bodies. Invariant: verbs act only through the plan. */
+ * forward and what a step would take; verbs_partition.c groups and orders; verbs_forecast.c what other ones would
+ * bring; verbs_ffn.c the ways of pooled FFN layers; verbs_probe.c early stopping; verbs_embed.c the encoder beside the
+ * model. Each reads its arguments (a wrong type raises), asks the plan (which refuses what is not lawful) and answers
+ * true or what it says, or nil and a reason. Lua functions, called by policies inside vm bodies. Invariant: verbs act
+ * only through the plan. */
 #ifndef LUA_VERBS_H
 #define LUA_VERBS_H
 
@@ -40,10 +41,17 @@ const char *verb_layout_of_group(lua_State *L, int arg, struct layout *out);
 /* The place of a text in a list of choices. Raises when it is not a text or none of them. */
 int verb_choice(lua_State *L, int arg, const char *what, const char *const *choices, int n);
 
+/* nil, and which sources of draft tokens there are: not this one. */
+int verb_no_source(lua_State *L, const struct world *w, const char *name);
+
 /* verbs_probe.c */
 int act_probe(lua_State *L);
 int act_conclude(lua_State *L);
 void probes_add(lua_State *L); /* its questions, into the view table on top of the stack */
+
+/* verbs_embed.c */
+int act_embed(lua_State *L);
+int view_embed(lua_State *L);
 
 /* verbs_ffn.c */
 int act_ffn(lua_State *L);
@@ -55,6 +63,7 @@ void verbs_make_batches(struct bind *b, lua_State *L);
 int act_batch(lua_State *L);
 int act_forward(lua_State *L);
 int view_estimate(lua_State *L);
+int view_estimate_draft(lua_State *L);
 
 /* verbs_partition.c */
 int act_bind(lua_State *L);
@@ -72,5 +81,10 @@ int view_narrowest(lua_State *L);
 int view_cover(lua_State *L);
 int view_estimate_reshard(lua_State *L);
 int view_estimate_move(lua_State *L);
+/* A partition of the living ranks, as view.cover says. Returns how many groups. */
+int verb_cover(const struct world *w, int wide, int narrow, uint64_t sets[MAX_RANKS]);
+
+/* verbs_forecast.c */
+int view_forecast(lua_State *L);
 
 #endif

@@ -151,6 +151,8 @@ void verbs_make_batches(struct bind *b, lua_State *L)
 /* ---- a step */
 
 /* A field of the options; `none` where it is not there. */
+enum { MOST_ESTIMATED_DRAFTS = 1 << 20 };
+
 static int step_option(lua_State *L, int arg, const char *name, int most, int none)
 {
     lua_pushstring(L, name);
@@ -202,21 +204,43 @@ static struct step_size check_size(lua_State *L, int arg)
     return (struct step_size){.rows = (int)n};
 }
 
-/* { ffn = "was" or "cas", micro = n }. NULL, or why it is refused. */
+/* { ffn = "was" or "cas", micro = n, drafts = n }. NULL, or why it is refused. */
 static const char *check_estimate_options(lua_State *L, int arg, const struct world *w, struct step_size *size)
 {
-    static const char *const names[] = {"ffn", "micro"};
+    static const char *const names[] = {"ffn", "micro", "drafts"};
     if (lua_isnil(L, arg))
         return NULL;
     if (lua_type(L, arg) != LUA_TTABLE)
         luaL_error(L, "options like { ffn = \"cas\" } are expected, not a %s", luaL_typename(L, arg));
-    verb_check_fields(L, arg, "the options of view.estimate", names, 2);
+    verb_check_fields(L, arg, "the options of view.estimate", names, 3);
     size->n_micro = step_option(L, arg, "micro", MOST_MICRO, 0);
+    step_size_draft(size, step_option(L, arg, "drafts", MOST_ESTIMATED_DRAFTS, 0));
     return verb_ffn_option(L, arg, w, size);
 }
 
-/* view.estimate(group, layout, batch | tokens [, { ffn =, micro = }]): ms, and the number of steps of the layout (that
- * treat FFN layers so) that this rests on; or nil and why the layout cannot run. */
+/* view.estimate_draft(batch, source, n [, requests]): ms that it takes the step to guess n tokens for so many requests
+ * (all that decode), and the forwards of a draft model that this rests on; or nil: there is no such source */
+int view_estimate_draft(lua_State *L)
+{
+    const struct plan_batch *batch = check_batch(L, 1);
+    const struct world *w = batch->plan->world;
+    const char *name = luaL_checkstring(L, 2);
+    int source = draft_source_named(w->drafts, name), n = (int)verb_whole_number(L, 3, "n", 0, MOST_DRAFTS);
+    int requests = batch->n_decodes;
+    if (!lua_isnoneornil(L, 4))
+        requests = (int)verb_whole_number(L, 4, "the number of requests", 0, MAX_REQUESTS);
+    uint64_t seen;
+    if (!w->drafts)
+        return verb_refused(L, "nothing is drafted here");
+    if (source < 0)
+        return verb_no_source(L, w, name);
+    lua_pushnumber(L, plan_draft_ns(batch, source, n, requests, &seen) * 1e-6);
+    lua_pushnumber(L, (double)seen);
+    return 2;
+}
+
+/* view.estimate(group, layout, batch | tokens [, { ffn =, micro =, drafts = }]): ms, and the number of steps of the
+ * layout (that treat FFN layers so) that this rests on; or nil and why the layout cannot run. */
 int view_estimate(lua_State *L)
 {
     struct layout l;

@@ -517,6 +517,17 @@ int view_narrowest(lua_State *L)
     return 1;
 }
 
+int verb_cover(const struct world *w, int wide, int narrow, uint64_t sets[MAX_RANKS])
+{
+    uint64_t taken = 0, set = widest(w, wide, 0);
+    int n = 0;
+    for (; set && n < MAX_RANKS; set = widest(w, narrow, taken)) {
+        sets[n++] = set;
+        taken |= set;
+    }
+    return n;
+}
+
 /* view.cover(wide, narrow): a partition of the living ranks, as a list of lists: first one group of at most `wide`
  * ranks, then groups of at most `narrow`. */
 int view_cover(lua_State *L)
@@ -524,16 +535,14 @@ int view_cover(lua_State *L)
     struct bind *b = bind_of(L);
     int wide = (int)verb_whole_number(L, 1, "the wide group's ranks", 1, MAX_RANKS);
     int narrow = (int)verb_whole_number(L, 2, "a narrow group's ranks", 1, MAX_RANKS);
+    uint64_t sets[MAX_RANKS];
     if (!b->facts)
         return verb_refused(L, "view.cover can be called in a hook only");
-    const struct world *w = b->facts->world;
-    uint64_t taken = 0, set = widest(w, wide, 0);
-    lua_newtable(L);
-    for (int n = 1; set; n++) {
-        groups_push_ranks(L, set);
-        lua_rawseti(L, -2, n);
-        taken |= set;
-        set = widest(w, narrow, taken);
+    int n = verb_cover(b->facts->world, wide, narrow, sets);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        groups_push_ranks(L, sets[i]);
+        lua_rawseti(L, -2, i + 1);
     }
     return 1;
 }

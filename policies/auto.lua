@@ -1,7 +1,8 @@
--- The layout of each step is the one that will take least time, by what steps of each layout have taken so far. A
--- layout that has hardly been seen is tried now and then, and every other one again after a while, since machines
--- change; which and when follows from counts alone, so the same run decides the same.
-
+-- The groups are those in which all that are here are forecast to be done soonest, unless the way there costs more than
+-- it brings; the step size is the one that this forecast rests on. The layout of each step is the one that will take
+-- least time, by what steps of each layout have taken so far. A layout that has hardly been seen is tried now and then,
+-- and every other one again after a while, since machines change; which and when follows from counts alone, so the same
+-- run decides the same.
 --
 -- Where FFN weights are pooled (--weights pooled), it also decides which layers lie on every rank for a while: KV that
 -- stays idle is lent to layers, which are fetched no more, and KV that runs short gets it back.
@@ -11,6 +12,15 @@ local all            -- by size of a group, its layouts
 local calm, changed  -- since when KV has been idle; when layers were last pooled or copied
 local debts          -- by group and layout: the ms that the layout would have saved it since the last change
 local barred         -- by layout, true: the last change to it was refused; until another one is not
+local splits         -- partitions that there may be: { wide =, narrow = }, as view.cover has them
+local steps          -- of the present one, the tokens of a step, by size of a group
+local looked         -- when that was last weighed
+local answer, ended  -- tokens of an answer, averaged; of so many
+local prompt, came   -- the same of prompts
+local bet, wrong     -- a request and when its first token is due; how far off such forecasts are, as a share
+local moved, first   -- the switch under way: since when; by group, the ms of its first step
+local price          -- ms that switches took
+local premium, n_premium -- by id: premium requests that live
 
 -- Every layout of a group of this size, stage by stage: lists with `pp`, and one list of all.
 local function layouts_of(size)
@@ -115,6 +125,107 @@ local function weigh(view, act, group, batch, ms, p)
   end
 end
 
+-- What a switch takes from everybody who is here: what those before it took; before the first, a step and its copies.
+local function stall(view)
+  local tokens, running = 0, view.running
+  for row = 1, running.n do tokens = tokens + running.computed[row] end
+  return price or view.last_step_ms + view.estimate_move(tokens)
+end
+
+-- A switch has ended when a new group has: what it took is all but that step.
+local function settle(view)
+  for _, group in ipairs(moved and #view.pending == 0 and view.groups or {}) do
+    if group.steps == 1 and first[group.id] then
+      local ms = math.max((view.now - moved) * 1000 - first[group.id], 0)
+      price, moved, first = price and price + (ms - price) / 4 or ms, nil, {}
+      return
+    end
+  end
+end
+
+-- The premium requests among the first in the queue, and the others.
+local function split(waiting)
+  local mine, others = {}, {}
+  for _, row in ipairs(n_premium > 0 and waiting.first or {}) do
+    table.insert(premium[waiting.id[row]] and mine or others, waiting.id[row])
+  end
+  return mine, others
+end
+
+-- Tokens of a step of this group. Where a premium request answers, and other groups are there for prompts, these make a
+-- step at most twice as long.
+local function budget_of(view, group, batch, p)
+  local budget, r, favoured = steps[group.size] or p.budget, view.running, false
+  for row = 1, n_premium > 0 and #view.groups > 1 and r.n or 0 do
+    favoured = favoured or r.group[row] == group.id and r.computed[row] > 0 and premium[r.id[row]]
+  end
+  local alone = favoured and batch.tokens > 0 and view.estimate(group, nil, batch.tokens)
+  while alone and budget > 2 * batch.tokens and (view.estimate(group, nil, budget) or 0) > 2 * alone do
+    budget = math.floor(budget / 2)
+  end
+  return budget
+end
+
+-- Who is parked where no group is any more goes to one that has room, or begins again: others may need its blocks.
+local function unpark(view, act)
+  local waiting, to = view.waiting, view.idle[1]
+  for _, row in ipairs(to and waiting.first or {}) do
+    if waiting.parked[row] and waiting.home[row] == 0 and not waiting.in_host[row] then
+      if not act.remap(waiting.id[row], to) then act.remap(waiting.id[row], nil, "recompute") end
+      act.wake(1)
+    end
+  end
+end
+
+-- How wide the widest group has to be: for who is premium, and for who fits into no narrower one.
+local function least_wide(view, p)
+  local tokens, r = view.head_tokens, view.running
+  for row = 1, r.n do tokens = math.max(tokens, r.computed[row] + r.remaining[row]) end
+  local long = #(view.narrowest(tokens) or {})
+  return math.max(long, n_premium > 0 and math.ceil(node.n_ranks / 2) or 0)
+end
+
+-- Another partition, if all are done sooner in it by more than the way there and back takes from them, and
+-- by more than such forecasts have been wrong lately.
+local function arrange(view, act, p)
+  settle(view)
+  local n = view.n_waiting + view.n_running
+  local soon = looked and (view.now - looked) * 2000 < view.last_step_ms
+  if #splits < 2 or n == 0 or #view.pending > 0 or soon then return end
+  looked = view.now
+  local how = {
+    output = ended > 0 and math.max(answer, 1) or nil, most = p.budget,
+    prompt = came > 0 and prompt or nil, ahead = p.ahead,
+  }
+  local ms, queue_ms, wide, narrow = view.forecast(nil, nil, how)
+  local best, best_ms, size, least = nil, ms or math.huge, 0, math.huge
+  for _, group in ipairs(view.groups) do size, least = math.max(size, group.size), math.min(least, group.size) end
+  steps = ms and { [least] = narrow, [size] = wide } or {}
+  local width = least_wide(view, p)
+  if size < width then ms, best_ms = nil, math.huge end
+  for _, to in ipairs(splits) do
+    local its = to.wide >= width and view.forecast(to.wide, to.narrow, how)
+    if its and its < best_ms then best, best_ms = to, its end
+  end
+  local cost = 2 * n * stall(view) * (1 + wrong)
+  if not bet and ms and view.n_waiting > 0 then
+    local last = view.row(view.waiting, view.n_waiting)
+    bet = last and { id = view.waiting.id[last], at = view.now, due = queue_ms } or nil
+  end
+  if not best or ms and ms - best_ms <= cost then return end
+  local why = string.format("auto: %d|%d", best.wide, best.narrow)
+  if ms then
+    why = string.format("%s: %.1f s of %.1f less, the way there and back %.1f, wrong by %.0f%%", why,
+      (ms - best_ms) / 1e3, ms / 1e3, cost / 1e3, wrong * 100)
+  else
+    why = why .. (n_premium > 0 and ": a premium request" or ": a long request")
+  end
+  for _, ranks in ipairs(view.cover(best.wide, best.narrow)) do
+    if act.bind(ranks, { reason = why }) then moved, first, steps, bet = view.now, {}, {}, nil end
+  end
+  act.wake(1)
+end
+
 -- Layers are copied in the order of the model, and pooled again from the last one on.
 local function lay_weights(view, act, p)
   local ffn, n, free = node.ffn, view.replicas, view.kv_free
@@ -141,7 +252,7 @@ end
 
 return {
   api = 1,
-  doc = "The layout of each step is the one that is estimated to take the least time.",
+  doc = "The groups, the size of steps and the layout of each: what is forecast to serve all that are here soonest.",
 
   params = {
     least = {
@@ -168,41 +279,95 @@ return {
       doc = "with host memory for KV: groups change their pipeline stages, and their shares of the weights",
     },
     bind = { default = true, doc = "begin with one group of all ranks; else the partition stays as it is" },
+    ahead = {
+      default = 10, min = 1, max = 600,
+      doc = "seconds for which requests are expected to come as lately; view.arrival_rate is of as many",
+    },
     budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    premium = {
+      default = -1, type = "integer",
+      doc = "requests with this priority or a lower number have at least half of the ranks in one group",
+    },
     preempt = {
       default = false,
       doc = "lower priority numbers go first, and running requests of lower rank give way to them",
     },
     ageing = {
       default = 30, min = 0.001, max = 1e6,
-      doc = "with preempt: seconds of waiting that make up for one level of priority",
+      doc = "premium, or with preempt: seconds of waiting that make up for one level of priority",
     },
   },
 
-  needs = { "running.computed", "running.blocks", "running.group" },
+  needs = {
+    "waiting.first", "waiting.parked", "waiting.home", "waiting.in_host", "running.computed", "running.blocks",
+    "running.group", "running.remaining",
+  },
 
   start = function(facts, act, p, view)
     node, kept, all, debts, barred, calm, changed = facts, {}, {}, {}, {}, view.now, view.now
-    if p.bind then act.bind(node.ranks, { reason = "auto: one group" }) end
+    splits, steps, looked, answer, ended, prompt, came = {}, {}, nil, 0, 0, 0, 0
+    bet, wrong, moved, first, price = nil, 0, nil, {}, nil
+    premium, n_premium = {}, 0
+    if not p.bind then return end
+    act.bind(node.ranks, { reason = "auto: one group" })
+    local sizes, seen = {}, {}
+    for _, set in ipairs(facts.sets) do
+      if not seen[#set] and facts.layouts[#set] and facts.residency == "replicated" then table.insert(sizes, #set) end
+      seen[#set] = true
+    end
+    for _, wide in ipairs(sizes) do
+      for _, narrow in ipairs(sizes) do
+        if narrow <= wide and (wide < node.n_ranks or narrow == wide) then
+          table.insert(splits, { wide = wide, narrow = narrow })
+        end
+      end
+    end
+  end,
+
+  finish = function(request)
+    if premium[request.id] then premium[request.id], n_premium = nil, n_premium - 1 end
+    if request.output > 0 then
+      ended = math.min(ended + 1, 50)
+      answer = answer + (request.output - answer) / ended
+    end
+    if not bet or bet.id ~= request.id then return end
+    local took = (request.arrival - bet.at) * 1000 + request.ttft_ms
+    if request.ttft_ms >= 0 then wrong = wrong + (math.abs(took - bet.due) / math.max(took, bet.due) - wrong) / 8 end
+    bet = nil
   end,
 
   admit = function(request, view, act, p)
-    return p.preempt and request.arrival + request.priority * p.ageing + (request.offline and 1e9 or 0) or nil
+    if request.priority <= p.premium and not premium[request.id] then
+      premium[request.id], n_premium, looked = true, n_premium + 1, nil
+    end
+    if not request.again then
+      came = math.min(came + 1, 50)
+      prompt = prompt + (request.prompt - prompt) / came
+    end
+    local ranked = p.preempt or premium[request.id]
+    return ranked and request.arrival + request.priority * p.ageing + (request.offline and 1e9 or 0) or nil
   end,
 
   step = function(view, act, p)
-    act.widen() -- where no group can hold the first request
     lay_weights(view, act, p)
+    if not act.widen() then arrange(view, act, p) end -- where no group can hold the first request, one that can
+    unpark(view, act)
+    local mine, others = split(view.waiting)
+    local widest = moved and node.n_ranks / 2 or 0 -- a premium request waits for the group that is made for it
+    for _, group in ipairs(n_premium > 0 and view.groups or {}) do widest = math.max(widest, group.size) end
     local settled, phases = not p.preempt, p.phases and node.host_kv_blocks > 0
     for _, group in ipairs(view.idle) do
       if phases and try_another(view, act, group, p) then act.wake(1) end
       for _, id in ipairs(settled and {} or view.victims(group)) do settled = act.preempt(id, "recompute") end
       local batch = act.batch(group)
       batch:decodes()
-      batch:prefill(view.waiting, p.budget)
+      local budget = budget_of(view, group, batch, p)
+      if #mine > 0 and group.size >= widest then batch:prefill(mine, budget, "any") end
+      batch:prefill(#mine > 0 and group.size < widest and others or view.waiting, budget)
       if batch.tokens > 0 then
         local layout, ms = pick(view, group, batch, p)
         if phases and ms then weigh(view, act, group, batch, ms, p) end
+        if group.steps == 0 then first[group.id] = ms end
         act.forward(group, batch, layout, layout and options_of(layout))
       end
     end
@@ -233,6 +398,16 @@ return {
       t.step(now)
       now.now = 200
       assert(#t.step(now).weights == 0)
+    end,
+
+    ["one request is no reason for another partition"] = function(t)
+      assert(#t.step { ranks = 4, waiting = { { prompt = 400 } } }.orders == 0)
+    end,
+
+    ["ranks are put together for a premium request"] = function(t)
+      local dp = { { 0 }, { 1 }, { 2 }, { 3 } }
+      local plan = t.step { ranks = 4, groups = dp, waiting = { { prompt = 400, priority = -1 } } }
+      assert(#plan.orders > 0 and #plan.orders[1].bind >= 2)
     end,
 
     ["a layout that was hardly seen has its turn"] = function(t)

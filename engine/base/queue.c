@@ -67,6 +67,11 @@ static void grow(struct queue *q)
     q->cap *= 2;
 }
 
+static size_t around(const struct queue *q, size_t i) /* i < 2 * cap */
+{
+    return i < q->cap ? i : i - q->cap;
+}
+
 int queue_post(struct queue *q, const void *message)
 {
     pthread_mutex_lock(&q->lock);
@@ -77,7 +82,7 @@ int queue_post(struct queue *q, const void *message)
         }
         grow(q);
     }
-    memcpy(q->ring + (q->head + q->count) % q->cap * q->size, message, q->size);
+    memcpy(q->ring + around(q, q->head + q->count) * q->size, message, q->size);
     q->count++;
     bool raise = q->fd >= 0 && !q->fd_raised;
     q->fd_raised |= raise;
@@ -94,7 +99,7 @@ size_t queue_take_many(struct queue *q, void *messages, size_t max)
     size_t n = q->count < max ? q->count : max;
     for (size_t i = 0; i < n; i++) {
         memcpy((unsigned char *)messages + i * q->size, q->ring + q->head * q->size, q->size);
-        q->head = (q->head + 1) % q->cap;
+        q->head = around(q, q->head + 1);
     }
     q->count -= n;
     pthread_mutex_unlock(&q->lock);

@@ -55,10 +55,11 @@ int opts_where(enum opts_command c)
                                [CMD_POLICY_CHECK] = IN_CHECK,
                                [CMD_POLICY_TEST] = IN_TEST,
                                [CMD_LUA_PATH] = IN_PATH,
-                               [CMD_SIMULATE] = IN_SIMULATE,
+                               [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
                                [CMD_REPRODUCE] = IN_REPRODUCE,
                                [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
                                [CMD_PLAN] = IN_SIMULATE | IN_PLAN,
+                               [CMD_REGRET] = IN_SIMULATE | IN_REGRET,
                                [CMD_HELP] = IN_CHECK,
                                [CMD_VERSION] = IN_CHECK};
     return bits[c];
@@ -230,8 +231,8 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",    "run",      "batch",     "policy check", "policy test",
-                                        "lua-path", "simulate", "reproduce", "tune",         "plan"};
+    static const char *const names[] = {"serve",    "run",       "batch", "policy check", "policy test", "lua-path",
+                                        "simulate", "reproduce", "tune",  "plan",         "regret"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -344,7 +345,7 @@ static int plain_word(struct parse *p, const char *word)
     }
     if (o->command == CMD_REPRODUCE)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (--only WORD chooses)", word);
-    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE || o->command == CMD_PLAN)
+    if (opts_where(o->command) & IN_SIMULATE)
         return err_set(p->e, E_INPUT,
                        "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)",
                        word);
@@ -463,9 +464,9 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"serve", CMD_SERVE},         {"run", CMD_RUN},   {"batch", CMD_BATCH},         {"simulate", CMD_SIMULATE},
-    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE}, {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
-    {"plan", CMD_PLAN},           {"help", CMD_HELP}, {"version", CMD_VERSION},
+    {"serve", CMD_SERVE},         {"run", CMD_RUN},       {"batch", CMD_BATCH},         {"simulate", CMD_SIMULATE},
+    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE},     {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
+    {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
@@ -612,20 +613,10 @@ void opts_free(struct opts *o)
         mem_free(o->owned.items[i]);
     list_drop(&o->owned);
     list_drop(&o->given);
-    list_drop(&o->names);
-    list_drop(&o->policy_params);
-    list_drop(&o->policies);
-    list_drop(&o->comm_sets);
-    list_drop(&o->api_keys);
-    list_drop(&o->api_key_files);
-    list_drop(&o->admin_keys);
-    list_drop(&o->admin_key_files);
-    list_drop(&o->admin_hosts);
-    list_drop(&o->origins);
-    list_drop(&o->only);
-    list_drop(&o->objectives);
-    list_drop(&o->constraints);
-    list_drop(&o->params);
-    list_drop(&o->comm_sets);
+    int n;
+    const struct opt_row *rows = opts_rows(&n);
+    for (int i = 0; i < n; i++) /* the table knows every list; an alias of one finds it empty */
+        if (rows[i].kind == OPT_LIST)
+            list_drop((struct strings *)(void *)((char *)o + rows[i].offset));
     memset(o, 0, sizeof *o);
 }

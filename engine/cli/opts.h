@@ -25,6 +25,7 @@ enum opts_command {
     CMD_REPRODUCE,
     CMD_TUNE,
     CMD_PLAN,
+    CMD_REGRET,
     CMD_HELP,
     CMD_VERSION
 };
@@ -59,8 +60,10 @@ struct opts {
     double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: as recorded, or none */
     int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
     char *draft_file;             /* NULL: what was said ends with the process */
-    char *draft_model;            /* a folder with the heads of a speculator; NULL: none */
-    int draft_heads;              /* how many of them are used; 0: all. No flag of its own */
+    char *draft_model;            /* a folder with the heads of a speculator, or a model; NULL: none */
+    char *draft_kind;             /* "heads" or "model": which of them is meant; NULL: what it is. No flag of its own */
+    int draft_tokens;             /* heads that are used, tokens of a guess; 0: all there can be. No flag of its own */
+    int64_t draft_kv_bytes;       /* for the KV of a draft model */
     char *draft_from;             /* "outputs", "prompts" or "both" */
     struct strings policy_params; /* NAME=VALUE */
     char *policy_params_file;     /* an object of them; NULL: none */
@@ -115,26 +118,37 @@ struct opts {
     int64_t weight_tp, weight_pp;
     double link_scale;
     bool lockstep;
-    char *trace, *trace_hashes;      /* a file or a generator; NULL: no hashes beside it */
-    struct strings policies;         /* NAME|FILE[:param=value,...] */
-    double seconds;                  /* of the trace; 0: all */
-    int64_t requests;                /* of the trace; 0: all */
+    char *trace, *trace_hashes; /* a file or a generator; NULL: no hashes beside it */
+    struct strings policies;    /* NAME|FILE[:param=value,...] */
+    double from_s, seconds;     /* of the trace; 0: from its beginning; all */
+    int64_t requests;           /* of the trace; 0: all */
+    double rate;                /* requests a second instead of the trace's; 0: its own */
+    int64_t nodes;              /* behind a router */
+    char *router;
     double slo_ttft_ms, slo_tpot_ms; /* 0: none */
     double starvation_s;             /* 0: off */
     bool what_if,
         compare; /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
+    bool strict; /* what the recording never shows is refused */
     char *json, *plots, *request_log; /* NULL: not asked for */
+    int64_t samples, sample;          /* how many; one of them, from 1 on; 0: none */
     /* reproduce */
     struct strings only;
     bool bars;
     char *list, *markdown;
-    int64_t jobs; /* of tune and plan too; 0: as many as there are cores */
+    int64_t jobs; /* of tune, plan and samples too; 0: as many as there are cores */
     /* tune */
     struct strings objectives, constraints, params;
-    int64_t budget; /* of plan too */
+    int64_t budget; /* of plan and regret too */
     char *params_out;
+    /* regret */
+    struct strings metrics;
+    int64_t bins;
+    char *schedule_out;
     /* plan */
     char *shape; /* NULL: a trace */
+    int64_t max_devices;
+    double price; /* of a device for an hour; 0: none */
     /* names of settings that are not at their defaults, for the start-up line; the strings above live here too */
     struct strings given, owned;
 };

@@ -51,7 +51,7 @@ static bool serves_alone(const struct opt_row *r)
         if (strcmp(r->name, others[i]) == 0)
             return true;
     return strncmp(r->name, "embedding-", strlen("embedding-")) == 0 || r->group == GROUP_SERVER ||
-           (r->group == GROUP_LOGS && strcmp(r->name, "record") != 0);
+           r->group == GROUP_RESULTS || (r->group == GROUP_LOGS && strcmp(r->name, "record") != 0);
 }
 
 int opts_check_alone(const struct opts *o, struct err *e)
@@ -59,8 +59,8 @@ int opts_check_alone(const struct opts *o, struct err *e)
     int n;
     const struct opt_row *rows = opts_rows(&n);
     for (int i = 0; i < n; i++)
-        if (rows[i].where & IN_SERVE && opts_given(o, rows[i].name) && !serves_alone(&rows[i]))
-            return err_set(e, E_INPUT, "--%s is for a model that writes, and an encoder alone is served", rows[i].name);
+        if (rows[i].where & opts_where(o->command) && opts_given(o, rows[i].name) && !serves_alone(&rows[i]))
+            return err_set(e, E_INPUT, "--%s is for a model that writes, and there is an encoder alone", rows[i].name);
     if (o->names.n > (o->embedding_name ? 0 : 1))
         return err_set(e, E_INPUT, "an encoder has one name: give --served-model-name or --embedding-name, once");
     return strcmp(o->device, "cuda") == 0
@@ -101,7 +101,9 @@ static int check_plan(const struct opts *o, struct err *e)
                                          "plots",
                                          "request-log",
                                          "what-if",
-                                         "compare"};
+                                         "compare",
+                                         "strict",
+                                         "nodes"};
     if (!o->hardware || !o->model)
         return err_set(e, E_INPUT, "which machine and model? moonshift plan --hardware NAME --model NAME");
     if (!o->trace == !o->shape)
@@ -110,6 +112,9 @@ static int check_plan(const struct opts *o, struct err *e)
             "which traffic? one of --trace FILE|GENERATOR and --shape in=4096,out=250,rate=4 (or batch=200)");
     if (o->shape && o->trace_hashes)
         return err_set(e, E_INPUT, "--trace-hashes belongs to a --trace that is a file");
+    if (o->slo_ttft_ms <= 0 && o->slo_tpot_ms <= 0 && opts_given(o, "max-devices"))
+        return err_set(e, E_INPUT,
+                       "how many devices are enough? --max-devices needs an objective: --slo-ttft-ms, --slo-tpot-ms");
     for (int i = 0; i < o->given.n; i++)
         for (size_t k = 0; k < sizeof chosen / sizeof *chosen; k++)
             if (!strcmp(o->given.items[i], chosen[k]))
@@ -143,6 +148,10 @@ static int check_simulation(const struct opts *o, struct err *e)
     if (!o->hardware && (o->weight_tp > 1 || o->weight_pp > 1))
         return err_set(e, E_INPUT, "--weight-%s needs a machine with a memory: --hardware and --model",
                        o->weight_tp > 1 ? "shares" : "stages");
+    if (o->samples == 1)
+        return err_set(e, E_INPUT, "--samples 1 has no band: ask for 2 or more, better 20");
+    if (o->samples && o->sample)
+        return err_set(e, E_INPUT, "--sample is one of --samples: leave one of them away");
     if (!o->hardware && o->link_scale != 1)
         return err_set(e, E_INPUT, "--all-reduce-scale needs a described machine: --hardware and --model");
     return check_params(o, e);
@@ -165,6 +174,22 @@ static int check_search(const struct opts *o, struct err *e)
     return 0;
 }
 
+/* Each policy has its own params, so those for all would be refused by some. */
+static int check_regret(const struct opts *o, struct err *e)
+{
+    static const struct {
+        const char *flag, *why;
+    } other[] = {{"policy-param", "give each policy its own behind its name: shift:threshold=256"},
+                 {"policy-params-file", "give each policy its own behind its name: shift:threshold=256"},
+                 {"request-log", "it belongs to one run: moonshift simulate --policy"},
+                 {"plots", "they belong to a few runs: moonshift simulate --policy"},
+                 {"compare", "decisions are compared by moonshift simulate"}};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (opts_given(o, other[i].flag))
+            return err_set(e, E_INPUT, "--%s: %s", other[i].flag, other[i].why);
+    return 0;
+}
+
 int opts_cross_check(struct opts *o, struct err *e)
 {
     if (o->command == CMD_POLICY_CHECK)
@@ -180,7 +205,9 @@ int opts_cross_check(struct opts *o, struct err *e)
         return 0;
     if (o->command == CMD_TUNE)
         TRY(check_search(o, e));
-    if (o->command == CMD_SIMULATE || o->command == CMD_TUNE || o->command == CMD_PLAN)
+    if (o->command == CMD_REGRET)
+        TRY(check_regret(o, e));
+    if (opts_where(o->command) & IN_SIMULATE)
         return check_simulation(o, e);
     bool dummy = !strcmp(o->load_format, "dummy");
     if (dummy && o->command == CMD_RUN && !o->prompt) { /* there is no model file to name: the one word is the prompt */
@@ -194,7 +221,7 @@ int opts_cross_check(struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "--hf-config is only read with --load-format dummy");
     if (dummy && o->tokenizer)
         return err_set(e, E_INPUT, "--tokenizer is not read with --load-format dummy, whose tokens are bytes");
-    bool encoder_alone = o->command == CMD_SERVE && o->embedding_model;
+    bool encoder_alone = (o->command == CMD_SERVE || o->command == CMD_BATCH) && o->embedding_model;
     if (!dummy && !encoder_alone && (!o->model || !o->model[0]))
         return err_set(e, E_INPUT, "which model? moonshift %s MODEL.gguf", opts_command_name(o->command));
     if (o->command == CMD_BATCH && (!o->input || !o->output))

@@ -90,6 +90,7 @@ static const char overview[] =
     "  moonshift simulate --trace T [flags]   what would policies do to this traffic? in virtual time\n"
     "  moonshift tune --objective M [flags]   which params of a policy are best for this traffic?\n"
     "  moonshift plan --shape S [flags]       which layouts, weights and policy suit this traffic?\n"
+    "  moonshift regret --trace T [flags]     how much do policies leave on the table?\n"
     "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
@@ -170,6 +171,15 @@ static const char plan_head[] =
     "\n"
     "  moonshift plan --hardware h200x8 --model llama-3.3-70b-fp8 --shape in=4096,out=250,rate=4 --slo-ttft 2000\n";
 
+static const char regret_head[] =
+    "moonshift regret --trace FILE|GENERATOR [--policy NAME|FILE ...] [--metric METRIC ...] [flags]\n"
+    "\n"
+    "Simulates policies (default: all in the policy folder), fixed partitions, and schedules of partitions that are\n"
+    "searched with the trace known. Prints how much worse than the best of all each policy is, its regret, and when\n"
+    "the requests came that suffered from it. The same flags give the same bytes. Ctrl-C shows what was found so far.\n"
+    "\n"
+    "  moonshift regret --hardware h200x8 --model llama-3.3-70b-fp8 --trace last-night.csv --policy flying\n";
+
 static const char check_head[] =
     "moonshift policy check FILE [--policy-param NAME=VALUE ...]\n"
     "\n"
@@ -192,11 +202,13 @@ static const char test_head[] =
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
-    "Answers a file of requests, OpenAI's batch lines for /v1/chat/completions and /v1/completions, without a server.\n"
+    "Answers a file of requests, OpenAI's batch lines for /v1/chat/completions, /v1/completions and, with an encoder,\n"
+    "/v1/embeddings, without a server.\n"
     "Answers come in the order of the input, those of refused requests in ANSWERS.jsonl.errors. A job that was\n"
     "killed goes on with the same command, and no line is answered twice or lost.\n"
     "\n"
-    "  moonshift batch model.gguf -i lines.jsonl -o answers.jsonl --max-num-seqs 256\n";
+    "  moonshift batch model.gguf -i lines.jsonl -o answers.jsonl --max-num-seqs 256\n"
+    "  moonshift batch encoder.gguf -i texts.jsonl -o vectors.jsonl\n";
 
 static const char path_head[] = "moonshift lua-path [--cpath]\n"
                                 "\n"
@@ -212,7 +224,8 @@ const char *opts_head(enum opts_command command)
                                         [CMD_POLICY_TEST] = test_head,  [CMD_LUA_PATH] = path_head,
                                         [CMD_SIMULATE] = simulate_head, [CMD_REPRODUCE] = reproduce_head,
                                         [CMD_TUNE] = tune_head,         [CMD_PLAN] = plan_head,
-                                        [CMD_HELP] = overview,          [CMD_VERSION] = overview};
+                                        [CMD_REGRET] = regret_head,     [CMD_HELP] = overview,
+                                        [CMD_VERSION] = overview};
     return heads[command];
 }
 

@@ -3,7 +3,7 @@
 #define AT(field) offsetof(struct opts, field)
 #define BOTH (IN_SERVE | IN_RUN | IN_BATCH)
 #define ALL (BOTH | IN_SIMULATE)
-#define SEARCH (IN_REPRODUCE | IN_TUNE | IN_PLAN)
+#define SEARCH (IN_REPRODUCE | IN_TUNE | IN_PLAN | IN_REGRET)
 #define TERA 1e12
 
 static const struct opt_row rows[] = {
@@ -31,17 +31,18 @@ static const struct opt_row rows[] = {
      "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|fp8_e4m3", "how the dummy matrices are stored"},
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL,
      "of dummy weights, of the answers of moonshift run, of batch lines that ask for none, and of generated traffic"},
-    {"embedding-model", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE, AT(embedding_model), "FILE|FOLDER", NULL, 0, 0, NULL,
+    {"embedding-model", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE | IN_BATCH, AT(embedding_model), "FILE|FOLDER", NULL,
+     0, 0, NULL,
      "an encoder for /v1/embeddings, /rerank and /score, beside the model or, without one, alone: a GGUF file or a "
-     "Hugging Face folder of the BERT family"},
-    {"embedding-name", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE, AT(embedding_name), "NAME", NULL, 0, 0, NULL,
-     "what clients call the encoder (default: the file's name)"},
-    {"embedding-replicas", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE, AT(embedding_replicas), "N", "1", 1, 64, NULL,
-     "workers that run the encoder, each a batch at a time, over one copy of its weights"},
-    {"embedding-threads", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE, AT(embedding_threads), "N", "0", 0, 1024, NULL,
-     "cores for each of them; 0: those this process may use, shared among them"},
-    {"embedding-batch-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(embedding_batch_tokens), "N", "2048",
-     1, 1 << 20, NULL, "tokens of one batch of the encoder, but at least its longest text"},
+     "Hugging Face folder, of the BERT family or of a decoder for embeddings"},
+    {"embedding-name", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE | IN_BATCH, AT(embedding_name), "NAME", NULL, 0, 0,
+     NULL, "what clients call the encoder (default: the file's name)"},
+    {"embedding-replicas", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE | IN_BATCH, AT(embedding_replicas), "N", "1", 1,
+     64, NULL, "workers that run the encoder, each a batch at a time, over one copy of its weights"},
+    {"embedding-threads", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SERVE | IN_BATCH, AT(embedding_threads), "N", "0", 0,
+     1024, NULL, "cores for each of them; 0: those this process may use, shared among them"},
+    {"embedding-batch-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE | IN_BATCH, AT(embedding_batch_tokens),
+     "N", "2048", 1, 1 << 20, NULL, "tokens of one batch of the encoder; a text that is longer is one alone"},
     {"embedding-queued-tokens", NULL, 0, OPT_COUNT, GROUP_SCHEDULING, IN_SERVE, AT(embedding_queued_tokens), "N", "4M",
      0, TERA, NULL, "tokens that may wait for the encoder; the next request gets 503 and Retry-After; 0: no limit"},
 
@@ -62,10 +63,14 @@ static const struct opt_row rows[] = {
      NULL, 0, 0, NULL,
      "vLLM's way to ask for drafts: {\"method\": \"suffix\", \"num_speculative_tokens\": 8} is "
      "--policy arctic --policy-param source=suffix --policy-param most=8; the method ngram is source=lookup; "
-     "mlp_speculator and arctic, with a \"model\", are source=heads and --draft-model"},
-    {"draft-model", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(draft_model), "FOLDER", NULL, 0, 0, NULL,
-     "heads that guess draft tokens from the model's last hidden state, for a policy that drafts: an MLP or LSTM "
-     "speculator as vLLM and Arctic Inference read it; --device cpu"},
+     "mlp_speculator and arctic, with a \"model\", are source=heads and --draft-model, and draft_model is "
+     "source=model"},
+    {"draft-model", NULL, 0, OPT_TEXT, GROUP_MODEL, BOTH, AT(draft_model), "FILE|FOLDER", NULL, 0, 0, NULL,
+     "what guesses draft tokens, for a policy that drafts: a small model of the same vocabulary (a GGUF file or a "
+     "Hugging Face folder), or heads for the model's last hidden state, an MLP or LSTM speculator as vLLM and Arctic "
+     "Inference read it; --device cpu"},
+    {"draft-kv-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(draft_kv_bytes), "BYTES", "256MiB", 1, 1e13, NULL,
+     "for the KV cache of a small model in --draft-model; when it is full, requests go without its guesses"},
     {"draft-memory", NULL, 0, OPT_COUNT, GROUP_MEMORY, BOTH, AT(draft_bytes), "BYTES", "64MiB", 0, 1e12, NULL,
      "of what requests have said, for draft tokens by suffix decoding, by tenant; and as much again for the requests "
      "that run; 0: no suffix decoding"},
@@ -223,12 +228,25 @@ static const struct opt_row rows[] = {
     {"compare", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(compare), NULL, "false", 0, 0, NULL,
      "with a recording: give any policy the recorded events, and compare its decisions up to the first one that "
      "differs"},
+    {"strict", NULL, 0, OPT_SWITCH, GROUP_TRAFFIC, IN_SIMULATE, AT(strict), NULL, "false", 0, 0, NULL,
+     "with a recording and another policy: refuse what would run a layout, or so many groups at once, that the "
+     "recording never shows (without this flag they are guessed, and marked)"},
     {"trace-hashes", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_SIMULATE, AT(trace_hashes), "FILE", NULL, 0, 0, NULL,
      "a CSV (row,hash_ids) with the ids of each row's prefix blocks of 512 tokens"},
     {"requests", NULL, 0, OPT_COUNT, GROUP_TRAFFIC, IN_SIMULATE, AT(requests), "N", "0", 0, 1e9, NULL,
      "only the first N of the trace; 0: all"},
+    {"from", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_SIMULATE, AT(from_s), "S", "0", 0, 3e8, NULL,
+     "leave the requests of the first S seconds of the trace away; --requests and --seconds count from there"},
     {"seconds", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_SIMULATE, AT(seconds), "S", "0", 0, 3e8, NULL,
      "only the requests of the first S seconds of the trace; 0: all"},
+    {"rate", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_SIMULATE, AT(rate), "R", "0", 0, 1e6, NULL,
+     "R requests a second on average: those of the trace come closer together or further apart; 0: as they are"},
+    {"nodes", NULL, 0, OPT_COUNT, GROUP_MACHINE, IN_SIMULATE, AT(nodes), "N", "1", 1, 64, NULL,
+     "so many of these machines behind a router, each with a policy of its own"},
+    {"router", NULL, 0, OPT_CHOICE, GROUP_MACHINE, IN_SIMULATE, AT(router), "HOW", "least-loaded", 0, 0,
+     "round-robin|least-loaded|prefix-affinity",
+     "which of several nodes gets a request: each in turn; the one with the fewest under way; the one that had the "
+     "longest of its prefixes last"},
 
     {"host", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(host), "ADDRESS", "127.0.0.1", 0, 0, NULL,
      "where to listen; 0.0.0.0: everywhere"},
@@ -335,7 +353,7 @@ static const struct opt_row rows[] = {
      "only numbers that have a bar, and exit status 1 if one is missed"},
     {"markdown", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_REPRODUCE, AT(markdown), "FILE", NULL, 0, 0, NULL,
      "write the results as a Markdown table, too"},
-    {"jobs", NULL, 'j', OPT_COUNT, GROUP_MACHINE, SEARCH, AT(jobs), "N", "0", 0, 64, NULL,
+    {"jobs", NULL, 'j', OPT_COUNT, GROUP_MACHINE, SEARCH | IN_ONE, AT(jobs), "N", "0", 0, 64, NULL,
      "simulations at once; 0: as many as there are cores"},
     {"objective", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_TUNE, AT(objectives), "METRIC", NULL, 0, 0, NULL,
      "the metric to optimise, like \"p99 TTFT\" or throughput; with two, the result is their Pareto front"},
@@ -347,11 +365,28 @@ static const struct opt_row rows[] = {
      "simulations of the whole trace to spend"},
     {"budget", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_PLAN, AT(budget), "N", "80", 2, 100000, NULL,
      "simulations to spend"},
+    {"budget", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_REGRET, AT(budget), "N", "40", 0, 100000, NULL,
+     "simulations of schedules to spend, beside those of policies and fixed partitions"},
+    {"metric", NULL, 0, OPT_LIST, GROUP_RESULTS, IN_REGRET, AT(metrics), "METRIC", "mean completion", 0, 0, NULL,
+     "what regret is counted in, like \"p99 TTFT\" or throughput; with several, the budget is shared among them"},
+    {"bins", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_REGRET, AT(bins), "N", "24", 1, 256, NULL,
+     "stretches of the trace's time, in each of which a schedule has one partition"},
+    {"schedule-out", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_REGRET, AT(schedule_out), "FILE", NULL, 0, 0, NULL,
+     "where the best schedule found goes, as a policy for moonshift simulate on this trace"},
     {"params-out", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_TUNE, AT(params_out), "FILE", NULL, 0, 0, NULL,
      "where the best params go, for --policy-params-file of serve and simulate"},
+    {"max-devices", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_PLAN, AT(max_devices), "N", "64", 1, 4096, NULL,
+     "with objectives and a rate: how many devices a plan may have at most"},
+    {"price", NULL, 0, OPT_NUMBER, GROUP_RESULTS, IN_PLAN, AT(price), "X", "0", 0, 1e6, NULL,
+     "of a device for an hour, in any currency: plans then say what a million tokens cost"},
     {"shape", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_PLAN, AT(shape), "in=N,out=N,rate=R|batch=N", NULL, 0, 0, NULL,
      "instead of a trace: tokens of prompts and answers (4096 or 2000-4000), and requests a second or all at once"},
 
+    {"samples", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_ONE | IN_PLAN, AT(samples), "N", "0", 0, 1000, NULL,
+     "N simulations of each policy, with errors of kernels, generated traffic and descriptions of the machine drawn by "
+     "--seed: a 90% band for each figure, and which policy is better on the same luck; 0: no bands"},
+    {"sample", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_ONE, AT(sample), "I", "0", 0, 1000, NULL,
+     "what the I-th of --samples draws, alone; 0: nothing is drawn"},
     {"slo-ttft-ms", "slo-ttft", 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_ttft_ms), "MS", "0", 0, 1e9, NULL,
      "goodput counts requests whose first token came within MS; 0: no limit"},
     {"slo-tpot-ms", "slo-tpot", 0, OPT_NUMBER, GROUP_RESULTS, IN_SIMULATE, AT(slo_tpot_ms), "MS", "0", 0, 1e9, NULL,

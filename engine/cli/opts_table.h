@@ -38,7 +38,9 @@ enum {
     IN_TEST = 128,
     IN_PATH = 256,
     IN_BATCH = 512,
-    IN_PLAN = 1024
+    IN_PLAN = 1024,
+    IN_REGRET = 2048,
+    IN_ONE = 4096 /* simulate, and no search over simulations */
 };
 
 struct opt_row {

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/base/file.h"
-#include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/base/places.h"
 #include "engine/base/thread.h"
@@ -210,62 +209,15 @@ static int plan_disk(struct app *a, struct engine_setup *s, struct err *e)
     return model_files_identity(&a->opts, a->model, &s->disk.model, e);
 }
 
-static struct suffix_vocabulary vocabulary_of(const struct tokenizer *t)
-{
-    struct suffix_vocabulary v = {.n_tokens = tokenizer_n_vocab(t)};
-    struct buf all = {0};
-    for (int32_t id = 0; id < v.n_tokens; id++) {
-        size_t at = all.len;
-        tokenizer_piece(t, id, &all);
-        uint32_t n = (uint32_t)(all.len - at);
-        buf_put(&all, &n, sizeof n);
-    }
-    v.sum = hash_sha256(all.data, all.len);
-    buf_free(&all);
-    return v;
-}
-
-static int open_speculator(struct app *a, struct err *e)
-{
-    int rc = speculator_open(&a->speculator, a->opts.draft_model, e);
-    if (!rc && a->opts.draft_heads)
-        rc = speculator_limit(a->speculator, a->opts.draft_heads, e);
-    return rc ? err_prefix(e, rc, "--draft-model") : 0;
-}
-
-static int open_drafts(struct app *a, struct err *e)
-{
-    const struct opts *o = &a->opts;
-    bool prompts = strcmp(o->draft_from, "outputs") != 0, outputs = strcmp(o->draft_from, "prompts") != 0;
-    struct suffix_opts suffix = {.bytes = (size_t)o->draft_bytes, .prompts = prompts, .no_outputs = !outputs};
-    if (o->draft_file && !o->dry_run) {
-        suffix.file = o->draft_file;
-        suffix.vocabulary = vocabulary_of(a->tokenizer);
-    }
-    if (o->draft_bytes) {
-        int rc = suffix_open(&a->suffix, &suffix, e);
-        if (rc)
-            return err_prefix(e, rc, "%s", suffix.file ? "--draft-file" : "--draft-memory");
-        suffix_source(a->suffix, &a->drafts.items[a->drafts.n++]);
-    }
-    if (o->draft_model) {
-        TRY(open_speculator(a, e));
-        heads_source(&a->drafts.items[a->drafts.n++]);
-    }
-    draft_lookup_source(&a->drafts.items[a->drafts.n++]);
-    return 0;
-}
-
 static int open_engine(struct app *a, struct err *e)
 {
     struct engine_setup s;
     TRY(app_plan_engine(a, &s, e));
     TRY(app_plan_pool(a, &s, e));
-    TRY(open_drafts(a, e));
-    s.drafts = &a->drafts;
-    s.speculator = a->speculator;
+    TRY(app_open_drafts(a, &s, e));
     TRY(app_plan_thinking(a, e));
     s.thinking = app_can_probe(a) ? &a->thinking : NULL;
+    s.embed = a->encoder ? &a->embed_link : NULL;
     if (a->opts.record && !a->opts.dry_run) {
         TRY(recorder_open(&a->recorder, a->opts.record, e));
         s.witness = recorder_witness(a->recorder);
@@ -276,6 +228,8 @@ static int open_engine(struct app *a, struct err *e)
     TRY(engine_create(&a->engine, &s, e));
     speculator_close(a->speculator);
     a->speculator = NULL;
+    if (a->draft_model)
+        model_loaded(a->draft_model);
     recorder_begin(
         a->recorder,
         &(struct recorder_start){engine_node(a->engine), model_config(a->model), s.start, s.block_size, version_full},
@@ -353,19 +307,6 @@ int app_open(struct app *a, struct err *e)
     return 0;
 }
 
-/* What was said goes on in the next process. */
-static void save_drafts(struct app *a)
-{
-    struct suffix_file_count n;
-    struct err e = {0};
-    if (!a->suffix || !a->opts.draft_file || a->opts.dry_run)
-        return;
-    if (suffix_save(a->suffix, &n, &e))
-        log_error("main", "--draft-file: %s", e.text);
-    else
-        log_info("main", "%s has %" PRId64 " texts of %" PRId64 " tokens", a->opts.draft_file, n.sequences, n.tokens);
-}
-
 /* The engine's thread ends by itself on IN_STOP; whoever still asks it something has gone by then. */
 void app_stop_engine(struct app *a)
 {
@@ -373,7 +314,7 @@ void app_stop_engine(struct app *a)
         queue_post(engine_inbox(a->engine), &(struct engine_message){.kind = IN_STOP});
     thread_join(a->engine_thread);
     if (a->engine_thread)
-        save_drafts(a);
+        app_keep_drafts(a);
     a->engine_thread = NULL;
 }
 
@@ -383,8 +324,7 @@ void app_close(struct app *a)
     server_destroy(a->server);
     encoder_close(a->encoder);
     engine_destroy(a->engine);
-    suffix_close(a->suffix);
-    speculator_close(a->speculator);
+    app_close_drafts(a);
     recorder_close(a->recorder);
     modelled_drafts_close(&a->modelled);
     recording_close(a->traced);

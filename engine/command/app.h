@@ -8,6 +8,7 @@
 
 #include "engine/cli/opts.h"
 #include "engine/draft/heads.h"
+#include "engine/draft/model.h"
 #include "engine/draft/suffix.h"
 #include "engine/engine.h"
 #include "engine/lab/drafts.h"
@@ -36,10 +37,13 @@ struct app {
         admin_host[256];
     const char *names[2];
     uint64_t comm_sets[MAX_RANKS];
-    struct ffn_setup pool;            /* --weights pooled */
-    struct policy policy;             /* until the engine takes it */
-    struct suffix *suffix;            /* NULL: no suffix decoding */
-    struct speculator *speculator;    /* until the ranks have loaded it; NULL: none */
+    struct ffn_setup pool;         /* --weights pooled */
+    struct policy policy;          /* until the engine takes it */
+    struct suffix *suffix;         /* NULL: no suffix decoding */
+    struct speculator *speculator; /* until the ranks have loaded it; NULL: none */
+    struct model *draft_model;     /* NULL: none */
+    struct drafter_plan drafter;   /* with it; the engine borrows it */
+    struct model_drafts *model_drafts;
     struct draft_sources drafts;      /* the engine borrows them */
     struct thinking thinking;         /* it, too; n_suffix 0: the model has none that is known to end */
     struct modelled_drafts modelled;  /* simulate */
@@ -48,8 +52,9 @@ struct app {
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;
     struct thread *engine_thread;
-    struct encoder *encoder; /* serve: --embedding-model, or the model itself; NULL: none */
+    struct encoder *encoder; /* serve, batch: --embedding-model, or the model itself; NULL: none */
     char encoder_name[128];
+    struct embed_link embed_link; /* what the engine's policy knows of the encoder */
     struct server *server;
     struct guard *guard; /* serve: from when the model stands */
     int status;          /* of the process, when nothing is wrong with what was asked */
@@ -77,6 +82,13 @@ int app_start_lua(struct app *a, struct err *e);
  * destroys it. */
 int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
 
+/* ---- drafting.c */
+
+/* The sources of draft tokens, and what the engine needs for them. */
+int app_open_drafts(struct app *a, struct engine_setup *s, struct err *e);
+void app_keep_drafts(struct app *a);  /* what was said goes on in the next process; once the engine has stopped */
+void app_close_drafts(struct app *a); /* after the engine */
+
 /* ---- probing.c */
 
 /* How the model's thinking ends, for early stops, from the settings and the chat template. E_INPUT: words that cannot
@@ -84,6 +96,15 @@ int app_load_policy(struct app *a, const char *asked, const struct strings *give
 int app_plan_thinking(struct app *a, struct err *e);
 /* Can requests be probed: does it end, and are there a prefix cache and no recording? */
 bool app_can_probe(const struct app *a);
+
+/* ---- encoder.c */
+
+/* `serve ENCODER` is `serve --embedding-model ENCODER`, and so is `batch`. Before anything is opened. */
+int app_settle_encoder(struct app *a, struct err *e);
+bool app_is_alone(const struct app *a); /* there is an encoder and no model that writes */
+/* Before the model, which may take minutes; nothing where there is no encoder. */
+int app_open_encoder(struct app *a, struct err *e);
+struct embed_plan app_plan_encoder(struct app *a);
 
 /* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c */
 
@@ -95,6 +116,7 @@ int command_check_machine(const struct opts *o, struct err *e);
 int command_simulate(struct app *a, struct err *e);
 int command_tune(struct app *a, struct err *e);
 int command_plan(struct app *a, struct err *e);
+int command_regret(struct app *a, struct err *e);
 int command_reproduce(struct app *a, struct err *e);
 int command_policy_check(struct app *a, struct err *e);
 

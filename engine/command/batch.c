@@ -15,6 +15,7 @@
 #include "engine/base/thread.h"
 #include "engine/command/app.h"
 #include "engine/serve/batch/batch.h"
+#include "models/encode/card.h"
 
 enum { MOST_AT_ONCE = 512, END_S = 30 };
 
@@ -63,6 +64,9 @@ static void add_folder(struct sha256 *sum, const char *path)
     for (struct dirent *f = d ? readdir(d) : NULL; f; f = readdir(d))
         if (fstatat(dirfd(d), f->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
             add_file(sum, f->d_name, &st);
+    const char *card = card_file_name(CARD_POOLING); /* an encoder's, in a folder of its own */
+    if (d && fstatat(dirfd(d), card, &st, 0) == 0)
+        add_file(sum, card, &st);
     if (d)
         closedir(d);
 }
@@ -89,7 +93,12 @@ static int open_job(struct app *a, struct job *j, struct err *e)
 {
     const struct opts *o = &a->opts;
     snprintf(j->errors, sizeof j->errors, "%s.errors", o->output);
-    describe_model(o->model ? o->model : o->hf_config ? o->hf_config : "", &j->model);
+    if (!app_is_alone(a))
+        describe_model(o->model ? o->model : o->hf_config, &j->model);
+    if (o->embedding_model) {
+        buf_puts(&j->model, j->model.len ? ", encoder " : "encoder ");
+        describe_model(o->embedding_model, &j->model);
+    }
     struct batch_setup s = {.input = o->input,
                             .output = o->output,
                             .errors = o->errors ? o->errors : j->errors,
@@ -100,11 +109,23 @@ static int open_job(struct app *a, struct job *j, struct err *e)
     return batch_open(&j->batch, &s, e);
 }
 
+/* All lines that are on their way may wait for the encoder: the job bounds their bytes. */
+static struct embed_plan plan_encoder(struct app *a)
+{
+    struct embed_plan p = app_plan_encoder(a);
+    p.queued_tokens = 0;
+    p.queued_inputs = INT_MAX;
+    p.held_bytes = SIZE_MAX / 2;
+    return p;
+}
+
 /* For this process alone: no port that is known, no key that anybody else has, no policy that changes. */
 static int open_server(struct app *a, const struct job *j, const char *const *key, struct err *e)
 {
-    struct server_setup s;
-    app_plan_server(a, &s);
+    struct server_setup s = {.clock = &a->clock, .guard = a->guard};
+    if (a->engine)
+        app_plan_server(a, &s);
+    s.embed = plan_encoder(a);
     s.host = "127.0.0.1";
     s.api_keys = key;
     s.n_api_keys = 1;
@@ -115,18 +136,27 @@ static int open_server(struct app *a, const struct job *j, const char *const *ke
     return server_create(&a->server, &s, e);
 }
 
+/* So many lines as keep the engine busy, or fill batches of the encoder. */
+static int at_once(const struct app *a)
+{
+    int seqs = a->engine && !a->encoder ? engine_node(a->engine)->limits.max_num_seqs : MOST_AT_ONCE;
+    return 2 * seqs < MOST_AT_ONCE ? 2 * seqs : MOST_AT_ONCE;
+}
+
 static int serve_job(struct app *a, struct job *j, struct err *e)
 {
     const char *const key[] = {j->key};
     struct thread *thread = NULL;
     TRY(make_key(j->key, e));
-    TRY(app_open(a, e));
-    int seqs = engine_node(a->engine)->limits.max_num_seqs;
-    j->server = (struct batch_server){.key = j->key, .at_once = 2 * seqs < MOST_AT_ONCE ? 2 * seqs : MOST_AT_ONCE};
+    TRY(app_open_encoder(a, e));
+    if (!app_is_alone(a))
+        TRY(app_open(a, e));
+    j->server = (struct batch_server){.key = j->key, .at_once = at_once(a)};
     TRY(guard_start(&a->guard, END_S, e));
     TRY(open_server(a, j, key, e));
     j->server.port = server_port(a->server, false);
-    TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
+    if (a->engine)
+        TRY(thread_start(&a->engine_thread, "engine", engine_run, a->engine, e));
     TRY(thread_start(&thread, "batch", run_job, j, e));
     server_run(a->server);
     thread_join(thread);
@@ -138,7 +168,9 @@ int command_batch(struct app *a, struct err *e)
 {
     struct job j = {0};
     clock_init_real(&a->clock);
-    int rc = open_job(a, &j, e);
+    int rc = app_settle_encoder(a, e);
+    if (!rc)
+        rc = open_job(a, &j, e);
     if (!rc && batch_left(j.batch) > 0)
         rc = serve_job(a, &j, e);
     if (!rc)

@@ -6,7 +6,9 @@
 
 int command_plan(struct app *a, struct err *e)
 {
-    static const char *const mine[] = {"json", "config", "trace", "requests", "max-num-batched-tokens", "policy", NULL};
+    static const char *const mine[] = {"json",    "config", "trace", "requests", "max-num-batched-tokens",
+                                       "policy",  "jobs",   "rate",  "nodes",    "router",
+                                       "samples", NULL};
     const struct opts *o = &a->opts;
     char hardware[PATH_MAX], model[PATH_MAX];
     TRY(places_description(o->hardware, "models/hardware", hardware, e));
@@ -21,6 +23,7 @@ int command_plan(struct app *a, struct err *e)
                              .seed = o->seed,
                              .requests = o->requests,
                              .seconds = o->seconds,
+                             .rate = o->rate,
                              .max_num_seqs = opts_given(o, "max-num-seqs") ? o->max_num_seqs : 0,
                              .chunk = opts_given(o, "max-num-batched-tokens") ? o->max_num_batched_tokens : 0,
                              .max_model_len = o->max_model_len,
@@ -28,6 +31,10 @@ int command_plan(struct app *a, struct err *e)
                              .host_kv = o->host_kv,
                              .slo_ttft_ms = o->slo_ttft_ms,
                              .slo_tpot_ms = o->slo_tpot_ms,
+                             .max_devices = o->max_devices,
+                             .router = o->router,
+                             .price = o->price,
+                             .samples = o->samples,
                              .budget = o->budget,
                              .jobs = o->jobs,
                              .json = o->json};

@@ -67,72 +67,6 @@ static int check_files(const struct opts *o, struct err *e)
     return 0;
 }
 
-static bool is_alone(const struct app *a)
-{
-    return !a->opts.model && !a->opts.hf_config;
-}
-
-/* `serve ENCODER` is `serve --embedding-model ENCODER`. */
-static int settle_encoder(struct app *a, struct err *e)
-{
-    struct opts *o = &a->opts;
-    if (o->model && encoder_is(o->model)) {
-        if (o->embedding_model)
-            return err_set(e, E_UNSUPPORTED, "%s is an encoder, and so is --embedding-model: a server has one",
-                           o->model);
-        o->embedding_model = o->model;
-        o->model = NULL;
-    }
-    return is_alone(a) ? opts_check_alone(o, e) : 0;
-}
-
-/* Weights are not what the file has: whoever compares vectors should know. docs/models.md has the measurement. */
-static void say_rounding(const struct encoder_facts *f)
-{
-    if (f->matrix_bytes)
-        log_info("main",
-                 "Encoder: linear layers (%s in the file) as 13-bit integers, %.1f MiB; cosine with exact vectors >= "
-                 "0.9999, as measured with all-MiniLM-L6-v2",
-                 f->matrix_type, (double)f->matrix_bytes / (1 << 20));
-}
-
-/* Before the model, which may take minutes. */
-static int open_encoder(struct app *a, struct err *e)
-{
-    const struct opts *o = &a->opts;
-    if (!o->embedding_model)
-        return 0;
-    int rc = encoder_open(&a->encoder, o->embedding_model, strcmp(o->device, "sim") == 0 ? "sim" : "cpu", e);
-    if (rc)
-        return err_prefix(e, rc, "--embedding-model");
-    app_name_file(o->embedding_model, a->encoder_name);
-    say_rounding(encoder_facts(a->encoder));
-    if (o->embedding_name)
-        snprintf(a->encoder_name, sizeof a->encoder_name, "%s", o->embedding_name);
-    else if (is_alone(a) && o->names.n)
-        snprintf(a->encoder_name, sizeof a->encoder_name, "%s", o->names.items[0]);
-    for (int i = 0; i < o->names.n && !is_alone(a); i++)
-        if (strcmp(o->names.items[i], a->encoder_name) == 0)
-            return err_set(e, E_INPUT, "the model and the encoder are both called '%s': --embedding-name NAME",
-                           a->encoder_name);
-    return 0;
-}
-
-static struct embed_plan plan_encoder(const struct app *a)
-{
-    const struct opts *o = &a->opts;
-    int replicas = (int)o->embedding_replicas, cores = thread_cores() / replicas;
-    return (struct embed_plan){.encoder = a->encoder,
-                               .name = a->encoder_name,
-                               .root = o->embedding_model,
-                               .replicas = replicas,
-                               .threads = o->embedding_threads ? (int)o->embedding_threads
-                                          : cores > 0          ? cores
-                                                               : 1,
-                               .batch_tokens = (int)o->embedding_batch_tokens,
-                               .queued_tokens = o->embedding_queued_tokens};
-}
-
 static int open_server(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -165,7 +99,7 @@ static int open_server(struct app *a, struct err *e)
                                   .body_s = (int)o->body_s,
                                   .connections = (int)o->max_connections,
                                   .per_address = (int)o->connections_per_address};
-    s.embed = plan_encoder(a);
+    s.embed = app_plan_encoder(a);
     s.batch_dir = o->batch_dir;
     s.batch_files = limits_of_files(o);
     s.text_s = o->text_s > 0 ? o->text_s : -1;
@@ -202,9 +136,9 @@ int command_serve(struct app *a, struct err *e)
     buf_free(&given);
     TRY(check_doors(a, e));
     TRY(check_files(&a->opts, e));
-    TRY(settle_encoder(a, e));
-    TRY(open_encoder(a, e));
-    if (is_alone(a))
+    TRY(app_settle_encoder(a, e));
+    TRY(app_open_encoder(a, e));
+    if (app_is_alone(a))
         clock_init_real(&a->clock);
     else
         TRY(app_open(a, e));

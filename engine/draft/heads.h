@@ -9,4 +9,12 @@
 
 void heads_source(struct draft_source *to);
 
+/* What a step has guessed, kept until the next one guesses: for sources like this one. */
+struct made_guess {
+    int n_tokens; /* of the timeline when it was made */
+    struct draft_made made;
+};
+/* Up to `most` tokens of it, if nothing has been said since. */
+void made_guess_recall(const struct made_guess *m, const struct request *r, int most, struct draft_guess *g);
+
 #endif

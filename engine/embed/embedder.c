@@ -39,6 +39,8 @@ struct embedder {
     struct list jobs; /* accepted and not done */
     struct embed_counts counts;
     int inputs_flying;
+    struct embed_rule rule;
+    int last; /* round robin: who took the last batch */
     bool stopping;
 };
 
@@ -84,10 +86,16 @@ static void run_replica(void *arg)
     }
 }
 
+/* Of a batch. */
+static int most_tokens(const struct embed_setup *u)
+{
+    return u->longest > u->batch_tokens ? u->longest : u->batch_tokens;
+}
+
 static int start_replica(struct embedder *m, struct replica *r, struct err *e)
 {
     const struct embed_setup *u = &m->setup;
-    TRY(u->ops->open(&r->machine, u->ctx, u->n_threads, u->batch_tokens, e));
+    TRY(u->ops->open(&r->machine, u->ctx, u->n_threads, most_tokens(u), e));
     r->ops = u->ops;
     r->back = m->back;
     r->i = (int)(r - m->replicas);
@@ -118,6 +126,19 @@ int embedder_create(struct embedder **out, const struct embed_setup *s, struct e
 }
 
 /* ---- endings */
+
+/* Whoever asks sees what waits and runs. */
+static void publish(const struct embedder *m)
+{
+    struct embed_facts f = {.n_replicas = m->setup.n_replicas, .n_alive = m->n_alive};
+    if (!m->setup.link)
+        return;
+    f.waiting_texts = m->line.inputs;
+    f.waiting_tokens = m->line.tokens;
+    for (int i = 0; i < f.n_replicas; i++)
+        f.running_tokens[i] = m->replicas[i].dead ? -1 : m->replicas[i].tokens;
+    embed_link_put(m->setup.link, &f);
+}
 
 static void finish(struct embedder *m, struct embed_job *j)
 {
@@ -172,38 +193,79 @@ void embedder_cancel(struct embedder *m, struct embed_job *j)
 {
     if (!j->cancelled)
         end_early(m, j, E_GONE, "cancelled");
+    publish(m);
 }
 
 /* ---- batches out */
 
-static struct replica *least_loaded(struct embedder *m)
+/* Is a better choice than b, of two that have room? */
+static bool better(const struct embedder *m, const struct replica *a, const struct replica *b)
+{
+    int n = m->setup.n_replicas;
+    if (!b || m->rule.way != EMBED_ROUND_ROBIN)
+        return !b || a->tokens < b->tokens;
+    return (a->i - m->last - 1 + n) % n < (b->i - m->last - 1 + n) % n;
+}
+
+/* Of those that live, numbered by their order, of [from, to). NULL: none has room. */
+static struct replica *choose(struct embedder *m, int from, int to)
 {
     struct replica *found = NULL;
-    for (int i = 0; i < m->setup.n_replicas; i++) {
+    for (int i = 0, k = 0; i < m->setup.n_replicas && k < to; i++) {
         struct replica *r = &m->replicas[i];
-        if (!r->dead && r->n_free && (!found || r->tokens < found->tokens))
+        if (r->dead)
+            continue;
+        if (k++ >= from && r->n_free && better(m, r, found))
             found = r;
     }
     return found;
 }
 
+static bool send_batch(struct embedder *m, int from, int to, enum embed_lengths lengths)
+{
+    const struct embed_setup *u = &m->setup;
+    struct replica *r = choose(m, from, to);
+    if (!r)
+        return false;
+    struct embed_batch *b = r->free[r->n_free - 1];
+    struct embed_take t = {.max_tokens = u->batch_tokens,
+                           .slice = u->batch_tokens / SLICES,
+                           .lengths = lengths,
+                           .short_tokens = m->rule.short_tokens};
+    embed_line_take(&m->line, &t, b);
+    if (!b->n)
+        return false;
+    m->last = r->i;
+    r->n_free--;
+    r->tokens += b->tokens;
+    m->inputs_flying += b->n;
+    m->counts.batches++;
+    m->counts.batch_tokens += (uint64_t)b->tokens;
+    struct slip s = {.batch = b, .replica = r->i};
+    ASSERT(queue_post(r->inbox, &s) == 0);
+    return true;
+}
+
+/* Those that are not kept for short texts take long ones first. */
 static void send_batches(struct embedder *m)
 {
-    struct replica *r;
-    int slice = m->setup.batch_tokens / SLICES;
-    while (!m->stopping && m->line.jobs && (r = least_loaded(m))) {
-        struct embed_batch *b = r->free[r->n_free - 1];
-        embed_line_take(&m->line, m->setup.batch_tokens, slice, b);
-        if (!b->n)
-            return;
-        r->n_free--;
-        r->tokens += b->tokens;
-        m->inputs_flying += b->n;
-        m->counts.batches++;
-        m->counts.batch_tokens += (uint64_t)b->tokens;
-        struct slip s = {.batch = b, .replica = r->i};
-        ASSERT(queue_post(r->inbox, &s) == 0);
-    }
+    int allowed = embed_rule_allowed(m->rule, m->n_alive), kept = embed_rule_kept(m->rule, m->n_alive);
+    bool sent = !m->stopping;
+    while (sent && m->line.jobs)
+        sent = (kept && (send_batch(m, 0, kept, EMBED_SHORT) || send_batch(m, kept, allowed, EMBED_LONG))) ||
+               send_batch(m, kept, allowed, EMBED_ANY);
+    publish(m);
+}
+
+void embedder_route(struct embedder *m, struct embed_rule rule)
+{
+    m->rule = rule;
+    send_batches(m);
+}
+
+struct embed_rule embedder_rule(const struct embedder *m)
+{
+    return m->rule;
 }
 
 int embedder_post(struct embedder *m, struct embed_job *j, struct err *e)
@@ -219,7 +281,7 @@ int embedder_post(struct embedder *m, struct embed_job *j, struct err *e)
     j->rc = j->tries = 0;
     j->cancelled = j->alone = false;
     for (int i = 0; i < j->n; i++)
-        ASSERT(j->seqs[i].n >= 1 && j->seqs[i].n <= u->batch_tokens);
+        ASSERT(j->seqs[i].n >= 1 && j->seqs[i].n <= most_tokens(u));
     list_push_back(&m->jobs, &j->all);
     embed_line_add(&m->line, j);
     send_batches(m);
@@ -232,7 +294,7 @@ static void take_good(struct embedder *m, const struct embed_batch *b)
 {
     for (int i = 0; i < b->n; i++) {
         struct embed_job *j = b->pieces[i].job;
-        if (--j->n_flying == 0 && (j->cancelled || j->next == j->n))
+        if (--j->n_flying == 0 && (j->cancelled || j->next == j->end))
             finish(m, j);
     }
 }
@@ -305,6 +367,7 @@ void embedder_collect(struct embedder *m)
         take_back(m, &s);
         send_batches(m);
     }
+    publish(m);
 }
 
 int embedder_fd(const struct embedder *m)
@@ -326,6 +389,7 @@ void embedder_count(const struct embedder *m, struct embed_counts *out)
     out->inputs_flying = m->inputs_flying;
     out->replicas = m->setup.n_replicas;
     out->replicas_alive = m->n_alive;
+    out->replicas_allowed = embed_rule_allowed(m->rule, m->n_alive);
     for (int i = 0; i < m->setup.n_replicas; i++)
         out->tokens_flying += m->replicas[i].tokens;
 }

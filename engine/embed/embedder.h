@@ -1,16 +1,18 @@
 /* The embedder: replicas of one encoder, a thread each, and the line before them. Whoever owns it (the front's thread)
  * posts requests, is woken through an fd when batches come back, and then collects: done() runs for every request whose
  * sequences have all been computed, or that failed, or was cancelled. All state is of that one thread; batches go to a
- * replica and back as messages, at most two on each, so that it never waits for the front. Which replica takes a batch:
- * the one with the fewest tokens. A batch that fails is tried again, its requests then each alone; a replica that fails
- * several times in a row is left out. Invariants: done() runs exactly once for each request that was accepted; a vector
- * is the same bits in whatever batch it was computed (models/encode/encoder.h). */
+ * replica and back as messages, at most two on each, so that it never waits for the front. Which replica takes a batch
+ * is a rule's to say (engine/world/embed.h), which may change at any time. A batch that fails is tried again, its
+ * requests then each alone; a replica that fails several times in a row is left out. Invariants: done() runs exactly
+ * once for each request that was accepted; a vector is the same bits in whatever batch it was computed
+ * (models/encode/encoder.h); whatever waits has a replica that may take it, as long as one lives. */
 #ifndef EMBED_EMBEDDER_H
 #define EMBED_EMBEDDER_H
 
 #include "engine/embed/line.h"
+#include "engine/world/embed.h"
 
-enum { EMBED_MAX_REPLICAS = 64, EMBED_STRIKES = 3, EMBED_TRIES = 3 };
+enum { EMBED_STRIKES = 3, EMBED_TRIES = 3 };
 
 struct embedder;
 
@@ -26,7 +28,9 @@ struct embed_setup {
     const struct embed_ops *ops;
     void *ctx;
     int n_replicas, n_threads; /* threads of each */
-    int batch_tokens;          /* of a batch; at least the longest sequence */
+    int batch_tokens;          /* of a batch */
+    int longest;               /* a sequence: where it has more than batch_tokens, it is a batch alone. 0: none has */
+    struct embed_link *link;   /* what waits and runs is put there; NULL: nobody asks */
     int64_t max_tokens;        /* that may wait; 0: no bound. A request is always taken when nothing waits */
     int max_inputs;            /* the same of sequences */
 };
@@ -43,13 +47,15 @@ void embedder_cancel(struct embedder *m, struct embed_job *j);
 void embedder_fail_all(struct embedder *m, const char *why); /* as if each were cancelled, with a reason */
 int embedder_fd(const struct embedder *m);                   /* readable when batches came back */
 void embedder_collect(struct embedder *m);
+void embedder_route(struct embedder *m, struct embed_rule rule); /* of batches from now on */
+struct embed_rule embedder_rule(const struct embedder *m);
 bool embedder_is_down(const struct embedder *m); /* no replica is left */
 
 struct embed_counts {
     uint64_t jobs, inputs, tokens; /* computed whole */
     uint64_t batches, batch_tokens, failed_batches;
     int64_t tokens_waiting, tokens_flying; /* flying: on replicas, as their loads say */
-    int inputs_waiting, jobs_waiting, inputs_flying, replicas, replicas_alive;
+    int inputs_waiting, jobs_waiting, inputs_flying, replicas, replicas_alive, replicas_allowed;
 };
 void embedder_count(const struct embedder *m, struct embed_counts *out);
 

@@ -78,6 +78,7 @@ void embed_line_add(struct embed_line *l, struct embed_job *j)
         j->order[i] = lengths[i].i;
     mem_free(lengths);
     j->next = j->n_flying = 0;
+    j->end = j->n;
     list_init(&j->at);
     l->inputs += j->n;
     l->tokens += j->n_tokens;
@@ -88,7 +89,7 @@ void embed_line_drop(struct embed_line *l, struct embed_job *j)
 {
     if (!j->line_owner)
         return;
-    for (; j->next < j->n; j->next++) {
+    for (; j->next < j->end; j->next++) {
         l->inputs--;
         l->tokens -= j->seqs[j->order[j->next]].n;
     }
@@ -99,7 +100,10 @@ void embed_line_return(struct embed_line *l, const struct embed_piece *p)
 {
     struct embed_job *j = p->job;
     j->n_flying--;
-    j->order[--j->next] = p->i; /* what stood there is in some batch, or was */
+    if (j->next) /* what stood there is in some batch, or was */
+        j->order[--j->next] = p->i;
+    else
+        j->order[j->end++] = p->i;
     l->inputs++;
     l->tokens += j->seqs[p->i].n;
     if (!j->line_owner)
@@ -114,9 +118,25 @@ void embed_line_forget(struct embed_job *j)
 
 /* ---- the next batch */
 
-static void put(struct embed_line *l, struct embed_job *j, struct embed_batch *b)
+/* Of what a job has waiting, a sequence that is wanted: -1: none; else its place in the order, `next` or the last. */
+static int wanted(const struct embed_job *j, const struct embed_take *t)
 {
-    int i = j->order[j->next++];
+    if (j->next == j->end || t->lengths == EMBED_ANY)
+        return j->next == j->end ? -1 : j->next;
+    bool first_is_long = j->seqs[j->order[j->next]].n > t->short_tokens;
+    if ((t->lengths == EMBED_LONG) == first_is_long)
+        return j->next;
+    bool last_is_short = j->seqs[j->order[j->end - 1]].n <= t->short_tokens;
+    return t->lengths == EMBED_SHORT && last_is_short ? j->end - 1 : -1;
+}
+
+static void put(struct embed_line *l, struct embed_job *j, int at, struct embed_batch *b)
+{
+    int i = j->order[at];
+    if (at == j->next)
+        j->next++;
+    else
+        j->end--;
     b->pieces[b->n] = (struct embed_piece){j, i};
     b->seqs[b->n++] = j->seqs[i];
     b->tokens += j->seqs[i].n;
@@ -126,19 +146,35 @@ static void put(struct embed_line *l, struct embed_job *j, struct embed_batch *b
 }
 
 /* One turn of a job. false: its next sequence does not fit, so it stays first for the next batch. */
-static bool take_slice(struct embed_line *l, struct embed_job *j, int max_tokens, int slice, struct embed_batch *b)
+static bool take_slice(struct embed_line *l, struct embed_job *j, const struct embed_take *t, struct embed_batch *b)
 {
-    int taken = 0;
-    while (j->next < j->n && b->n < EMBED_BATCH_SEQS) {
-        int n = j->seqs[j->order[j->next]].n;
-        if (b->tokens + n > max_tokens)
+    int taken = 0, at;
+    while ((at = wanted(j, t)) >= 0 && b->n < EMBED_BATCH_SEQS) {
+        int n = j->seqs[j->order[at]].n;
+        if (b->n && b->tokens + n > t->max_tokens)
             return taken > 0;
-        if (taken && taken + n > slice)
+        if (taken && taken + n > t->slice)
             return true;
-        put(l, j, b);
+        put(l, j, at, b);
         taken += n;
     }
     return taken > 0;
+}
+
+/* Whose turn it is, of those who have something that is wanted. */
+static struct embed_job *first_wanted(const struct embed_line *l, const struct embed_take *t)
+{
+    LIST_EACH(at, &l->owners)
+    {
+        const struct embed_owner *o = LIST_ENTRY(at, struct embed_owner, at);
+        LIST_EACH(of, &o->jobs)
+        {
+            struct embed_job *j = LIST_ENTRY(of, struct embed_job, at);
+            if (wanted(j, t) >= 0)
+                return j;
+        }
+    }
+    return NULL;
 }
 
 static int longest_first(const void *a, const void *b)
@@ -154,22 +190,22 @@ static void sort(struct embed_batch *b)
         b->seqs[i] = b->pieces[i].job->seqs[b->pieces[i].i];
 }
 
-void embed_line_take(struct embed_line *l, int max_tokens, int slice, struct embed_batch *b)
+void embed_line_take(struct embed_line *l, const struct embed_take *t, struct embed_batch *b)
 {
+    struct embed_job *j;
     b->n = b->tokens = 0;
-    while (!list_empty(&l->owners) && b->n < EMBED_BATCH_SEQS) {
-        struct embed_owner *o = LIST_ENTRY(l->owners.next, struct embed_owner, at);
-        struct embed_job *j = LIST_ENTRY(o->jobs.next, struct embed_job, at);
-        if (j->alone && b->n)
-            break;
-        if (!take_slice(l, j, max_tokens, slice, b))
-            break;
+    while (b->n < EMBED_BATCH_SEQS && (j = first_wanted(l, t))) {
+        struct embed_owner *o = j->line_owner;
         bool alone = j->alone;
+        if (alone && b->n)
+            break;
+        if (!take_slice(l, j, t, b))
+            break;
         list_remove(&o->at); /* the owner's turn is over, and the job's among its owner's */
         list_push_back(&l->owners, &o->at);
         list_remove(&j->at);
         list_push_back(&o->jobs, &j->at);
-        if (j->next == j->n)
+        if (j->next == j->end)
             leave(l, j);
         if (alone)
             break;

@@ -27,8 +27,10 @@ struct embed_job {
     /* the line's and the embedder's own */
     struct embed_owner *line_owner;
     struct list at, all;
-    int *order; /* [n], longest first; from `next` on nobody has them */
-    int next, n_flying, tries;
+    int *order;    /* [n], longest first */
+    int next, end; /* [next, end) of the order: nobody has them; long ones are taken from the front, short ones where
+                      they alone are wanted from the end */
+    int n_flying, tries;
     bool cancelled, alone; /* alone: it failed in company and shares no batch any more */
 };
 
@@ -53,9 +55,16 @@ struct embed_batch {
 
 void embed_line_init(struct embed_line *l);
 void embed_line_add(struct embed_line *l, struct embed_job *j); /* job->order is made; freed by embed_line_forget */
-/* Fills b with at most max_tokens tokens, in slices of at most `slice` tokens (but one sequence at least). A sequence
- * alone may be as long as max_tokens. b->n 0: nobody waits. */
-void embed_line_take(struct embed_line *l, int max_tokens, int slice, struct embed_batch *b);
+enum embed_lengths { EMBED_ANY, EMBED_SHORT, EMBED_LONG };
+struct embed_take {
+    int max_tokens;             /* of the batch; a sequence alone may have more */
+    int slice;                  /* tokens of a turn; a turn is one sequence at least */
+    enum embed_lengths lengths; /* which sequences are wanted; short ones have at most so many tokens: */
+    int short_tokens;
+};
+/* Fills b. b->n 0: nobody who is wanted waits. A sequence that came back may go as what it is not, if others of its
+ * request stand before it. */
+void embed_line_take(struct embed_line *l, const struct embed_take *t, struct embed_batch *b);
 /* A sequence that a batch held goes back: it is its job's next. */
 void embed_line_return(struct embed_line *l, const struct embed_piece *p);
 /* Out of the line, whatever it still has there; nothing that batches hold changes. Twice is fine. */

@@ -161,6 +161,11 @@ void rank_join(struct rank *r, struct ffn_seat *seat)
     r->seat = seat;
 }
 
+void rank_draft_with(struct rank *r, struct drafter_seat *seat)
+{
+    r->drafter = seat;
+}
+
 size_t rank_scratch_bytes(const struct rank *r)
 {
     const struct rank_setup *s = &r->setup;

@@ -10,6 +10,7 @@
 #define EXEC_RANK_H
 
 #include "engine/exec/comm.h"
+#include "engine/exec/drafter.h"
 #include "engine/exec/ffn_pool.h"
 #include "engine/exec/kv_memory.h"
 #include "engine/exec/prepare.h"
@@ -66,6 +67,8 @@ struct device *rank_device(const struct rank *r);   /* for the communicator pool
 void rank_release(struct rank *r, void *p);         /* memory of its device that was taken beside it; once stopped */
 size_t rank_weight_bytes(const struct rank *r);     /* its own, copies included: 0 when it shares another's */
 struct weights *rank_weights(const struct rank *r); /* borrowed: for the FFN pool */
+/* Its steps guess with a draft model, in this seat. Before rank_start. */
+void rank_draft_with(struct rank *r, struct drafter_seat *seat);
 /* Its steps get the FFN layers that it does not hold through this seat. Before rank_start. */
 void rank_join(struct rank *r, struct ffn_seat *seat);
 size_t rank_scratch_bytes(const struct rank *r);

@@ -18,8 +18,9 @@ struct rank {
     struct device *device;
     struct device_facts facts;
     struct weights *weights;
-    struct transfer *transfer; /* NULL: it has none */
-    struct ffn_seat *seat;     /* in the FFN pool; NULL: all weights lie here */
+    struct transfer *transfer;    /* NULL: it has none */
+    struct ffn_seat *seat;        /* in the FFN pool; NULL: all weights lie here */
+    struct drafter_seat *drafter; /* NULL: there is no draft model */
     struct forward forward;
     struct heads_weights *head_weights; /* its own, or those of the rank it shares with; NULL: there are none */
     struct kv_memory kv;

@@ -227,6 +227,16 @@ static void pack_drafts(struct rank *r, const struct work *w)
     }
 }
 
+/* The members of the last stage have all samples by now, their own and each other's. */
+static void draft(struct rank *r, const struct work *w)
+{
+    struct step *s = w->step;
+    struct layout stage = layout_of_stage(s->layout);
+    if (s->drafting.n && step_samples(s, w->share) && !part_of(w)->rc)
+        drafter_guess(r->drafter, &s->drafting, share_in_stage(s->layout, w->share), layout_size(stage),
+                      &part_of(w)->drafting);
+}
+
 static void finish_part(struct rank *r, struct work *w)
 {
     struct step_part *p = part_of(w);
@@ -238,6 +248,7 @@ static void finish_part(struct rank *r, struct work *w)
     if (r->setup.threaded && !r->setup.ops->computes)
         rank_sleep_ns(p->time.ns);
     pack_drafts(r, w);
+    draft(r, w);
     if (atomic_fetch_sub(&s->left, 1) == 1 && r->setup.threaded)
         r->setup.step_done(r->setup.ctx, s);
 }
@@ -266,8 +277,19 @@ static bool begin_next(struct rank *r, const struct work *now, struct work *next
     return false;
 }
 
+/* In virtual time nothing is computed, and the first member says what a step takes and what is sampled. */
+static bool stands_by(const struct rank *r, int share)
+{
+    return share > 0 && !r->setup.threaded && !r->setup.ops->computes && !r->drafter && !r->poisoned &&
+           !r->setup.fail_at_step;
+}
+
 void rank_do_step(struct rank *r, struct step *s, int share)
 {
+    if (stands_by(r, share)) {
+        atomic_fetch_sub(&s->left, 1);
+        return;
+    }
     struct work now = work_on(r, s, share), next;
     begin_part(r, &now);
     while (now.state == WORK_POSTED && begin_next(r, &now, &next)) {

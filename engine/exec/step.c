@@ -91,12 +91,29 @@ static void add_samples(struct step *s, struct cursor *c, const struct request *
     }
 }
 
-static void add_ask(struct step *s, struct step_item *it)
+/* Of draft heads, or of a draft model, as far as there is room in its cache. */
+static void add_ask(struct step *s, const struct step_context *at, const struct plan_item *from, struct step_item *it)
 {
-    ASSERT(it->samples && s->asks.n < MOST_ASKS);
-    it->ask = s->asks.n++;
-    s->asks.items[it->ask] =
-        (struct heads_ask){.first = it->first_result + it->n_given, .drafts = it->drafts, .at = -1};
+    const struct draft_sources *sources = at->world->drafts;
+    int first = it->first_result + it->n_given;
+    ASSERT(it->samples && s->asks.n + s->drafting.n < MOST_ASKS);
+    if (!sources->items[from->asked].lend) {
+        it->ask = s->asks.n++;
+        s->asks.items[it->ask] = (struct heads_ask){.first = first, .drafts = it->drafts, .at = -1};
+        return;
+    }
+    struct request *r = from->request;
+    struct drafter_ask a = {
+        .tokens = r->tokens, .n_tokens = r->n_tokens, .first = first, .drafts = it->drafts, .most = from->asks};
+    if (!draft_lend(sources, from->asked, r, it->drafts.n + 1 + from->asks, &a.cache))
+        return;
+    it->ask = s->drafting.n++;
+    s->drafting.items[it->ask] = a;
+}
+
+const struct draft_made *step_made(const struct step *s, const struct step_item *it)
+{
+    return s->drafting.n ? &s->drafting.items[it->ask].made : &s->asks.items[it->ask].made;
 }
 
 /* The drafts, in the step's arena; the tree of their rows, NULL where they are a chain. */
@@ -117,7 +134,7 @@ static const struct row_tree *take_drafts(struct step *s, const struct request *
     return t;
 }
 
-static void add_item(struct step *s, struct cursor *c, const struct plan_item *it)
+static void add_item(struct step *s, const struct step_context *at, struct cursor *c, const struct plan_item *it)
 {
     const struct request *r = it->request;
     struct step_item *out = &s->items[s->n_items++];
@@ -133,10 +150,10 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     int rows = it->n_tokens + it->drafts.n;
     const struct row_tree *tree = take_drafts(s, r, &it->drafts, &out->drafts);
     c->seqs[c->seq++] = (struct batch_seq){.row0 = c->row, .n_rows = rows, .pos0 = r->n_computed, .tree = tree};
-    for (int i = 0; i < it->n_tokens; i++) {
-        c->ids[c->row + i] = r->tokens[r->n_computed + i];
-        c->positions[c->row + i] = r->n_computed + i;
-    }
+    int32_t *positions = c->positions + c->row, first = r->n_computed, n = it->n_tokens;
+    memcpy(c->ids + c->row, r->tokens + first, (size_t)n * sizeof *c->ids);
+    for (int32_t i = 0; i < n; i++)
+        positions[i] = first + i;
     for (int i = 0; i < given; i++) {
         c->logit_rows[c->logit] = c->row + i;
         c->samples[c->logit++] = (struct sample_row){.how = &r->spec->sampling,
@@ -146,7 +163,7 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
     if (out->samples)
         add_samples(s, c, r, out);
     if (it->asks)
-        add_ask(s, out);
+        add_ask(s, at, it, out);
     c->row += rows;
 }
 
@@ -154,6 +171,8 @@ static void add_item(struct step *s, struct cursor *c, const struct plan_item *i
 static const struct batch_seq *seqs_of(struct step *s, const struct step_context *at, const struct batch_seq *all,
                                        int share)
 {
+    if (at->no_blocks)
+        return all;
     struct batch_seq *seqs = arena_new(&s->arena, (size_t)s->n_items * sizeof *seqs);
     const struct kv_pool *kv = &at->world->kv;
     for (int i = 0; i < s->n_items; i++) {
@@ -220,6 +239,15 @@ static void cut_parts(struct step *s, int n_micro)
         s->parts[i].micro = micro_split(&s->arena, &s->parts[i].batch, s->n_micro);
 }
 
+static void open_asks(struct step *s, int n)
+{
+    s->asks.results = s->drafting.results = s->results;
+    if (!n)
+        return;
+    s->asks.items = arena_new(&s->arena, (size_t)n * sizeof *s->asks.items);
+    s->drafting.items = arena_new(&s->arena, (size_t)n * sizeof *s->drafting.items);
+}
+
 struct step *step_build(const struct plan_batch *b, const struct step_context *at)
 {
     struct step *s = mem_new(sizeof *s);
@@ -232,11 +260,9 @@ struct step *step_build(const struct plan_batch *b, const struct step_context *a
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) +
                     samples(b->items[i].request, b->items[i].n_tokens) + b->items[i].drafts.n;
     open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
-    s->asks.results = s->results;
-    if (b->n_asks)
-        s->asks.items = arena_new(&s->arena, (size_t)b->n_asks * sizeof *s->asks.items);
+    open_asks(s, b->n_asks);
     for (int i = 0; i < b->n_items; i++)
-        add_item(s, &c, &b->items[i]);
+        add_item(s, at, &c, &b->items[i]);
     ASSERT(c.row == b->n_tokens && c.logit == n_logits);
     fill_parts(s, &c, at);
     cut_parts(s, b->n_micro);
@@ -367,6 +393,14 @@ int64_t step_ns(const struct step *s)
     int64_t most = 0;
     for (int i = 0; i < s->n_ranks; i++)
         most = s->parts[i].time.ns > most ? s->parts[i].time.ns : most;
+    return most;
+}
+
+const struct drafter_time *step_drafting(const struct step *s)
+{
+    const struct drafter_time *most = &s->parts[0].drafting;
+    for (int i = 1; i < s->n_ranks; i++)
+        most = s->parts[i].drafting.ns > most->ns ? &s->parts[i].drafting : most;
     return most;
 }
 

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "engine/exec/comm.h"
+#include "engine/exec/drafter.h"
 #include "engine/world/ffn_timeline.h"
 #include "engine/world/plan.h"
 #include "kernels/backend.h"
@@ -21,7 +22,7 @@ struct step_item {
     int n_tokens;          /* computed by this step */
     struct drafts drafts;  /* rows behind those, each of which samples as well; in the step's arena */
     int source;            /* whose they are */
-    int ask;               /* in the step's asks: what it is guessed for the next step; -1: nothing */
+    int ask;               /* its number among the step's asks: what it is guessed for the next step; -1: nothing */
     int first_result;      /* in results: first n_given prompt logprobs, then one sampled token when samples is set,
                               and one behind each draft token */
     int n_given, given_at; /* given_at: timeline index of the token that the first of them scores */
@@ -41,6 +42,7 @@ struct step_part {
     int cas_rows;   /* summed over layers */
     int rc;         /* E_PEER: another member failed, or a rank whose FFN layers it needed; this rank is well */
     int lost_owner; /* the number of that rank, plus 1; 0: it was a member */
+    struct drafter_time drafting;  /* its guesses; no part of `time` */
     struct ffn_timeline *timeline; /* to be filled in, of pooled FFN layers; NULL: nobody asks */
     struct err err;
 };
@@ -66,7 +68,8 @@ struct step {
     struct step_size size;
     struct ffn_modes ffn; /* where weights are pooled */
     struct sample_result *results;
-    struct heads_asks asks; /* n 0: none */
+    struct heads_asks asks; /* of draft heads, or, where there is a draft model instead, of that; n 0: none */
+    struct drafter_asks drafting;
     /* Steps posted one behind the other: */
     struct step *prev; /* whose results are this step's tokens; it stays until this one is absorbed. NULL: the tokens
                           are known */
@@ -80,6 +83,7 @@ struct step_context {
     const struct world *world;
     const struct group *group;
     const struct comm_set *comms;
+    bool no_blocks; /* nothing is computed: nobody asks where KV lies */
 };
 
 struct step *step_build(const struct plan_batch *b, const struct step_context *at);
@@ -96,7 +100,10 @@ int step_path(const struct step *s, const struct step_item *it, int8_t path[MOST
 /* Where one of the item's draft tokens that were right is cached, and where it belongs, for those that are not there
  * yet: from[0..n) and to[0..n), positions of the sequence. */
 int step_packs(const struct step *s, int item, int32_t from[MOST_DRAFTS], int32_t to[MOST_DRAFTS]);
-bool step_samples(const struct step *s, int share); /* is the member one of the last stage? */
+/* What was guessed for an item that asked. */
+const struct draft_made *step_made(const struct step *s, const struct step_item *it);
+const struct drafter_time *step_drafting(const struct step *s); /* of the part that took longest */
+bool step_samples(const struct step *s, int share);             /* is the member one of the last stage? */
 /* Once nobody is sampling: have all done so? */
 bool step_has_sampled(const struct step *s);
 void step_watch(struct step *s, int n_layers); /* before it is posted: its parts get timelines */

@@ -1,5 +1,6 @@
 #include "engine/lab/arrivals.h"
 
+#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,8 +15,8 @@ struct arrivals {
     struct generator *generator; /* or */
     struct recording *recording;
     struct recording_digest digest;
-    int64_t first_ns, last_ns; /* of the recording's arrivals; first: -1: none yet */
-    uint64_t n;
+    uint64_t n, n_given; /* rows of all; of them, those that were not left away */
+    double stretch;      /* of the time between rows; 0: none */
     bool ended;
 };
 
@@ -35,11 +36,10 @@ static int open_file(struct arrivals *a, struct err *e)
     return recording_open(&a->recording, s->spec, e);
 }
 
-int arrivals_open(struct arrivals **out, const struct arrivals_setup *s, struct err *e)
+static int open_any(struct arrivals **out, const struct arrivals_setup *s, struct err *e)
 {
     struct arrivals *a = mem_new(sizeof *a);
     a->setup = *s;
-    a->first_ns = -1;
     bool generated = generator_named(s->spec);
     int rc = generated && s->hashes ? err_set(e, E_INPUT, "a generator has no prefix hashes: leave --trace-hashes away")
              : generated            ? generator_open(&a->generator, s->spec, s->seed, e)
@@ -49,6 +49,36 @@ int arrivals_open(struct arrivals **out, const struct arrivals_setup *s, struct 
         return rc;
     }
     *out = a;
+    return 0;
+}
+
+/* How often they come: the rows are read once for it. */
+static int find_rate(const struct arrivals_setup *s, double *rate, struct err *e)
+{
+    struct arrivals *a = NULL;
+    struct trace_row row = {0};
+    bool end = false;
+    int rc = open_any(&a, s, e);
+    while (!rc && !end)
+        rc = arrivals_next(a, &row, &end, e);
+    if (!rc && (a->n_given < 2 || row.arrival_ns <= 0))
+        rc = err_set(e, E_INPUT, "%.60s: its requests come at once, so no rate can be given to them", s->spec);
+    *rate = rc ? 0 : (double)(a->n_given - 1) / ((double)row.arrival_ns * 1e-9);
+    arrivals_close(a);
+    return rc;
+}
+
+int arrivals_open(struct arrivals **out, const struct arrivals_setup *s, struct err *e)
+{
+    double rate = 0;
+    if (s->rate > 0) {
+        struct arrivals_setup as_is = *s;
+        as_is.rate = 0;
+        as_is.max_requests = 0; /* however many of them are wanted, each comes when it comes */
+        TRY(find_rate(&as_is, &rate, e));
+    }
+    TRY(open_any(out, s, e));
+    (*out)->stretch = s->rate > 0 ? rate / s->rate : 0;
     return 0;
 }
 
@@ -74,7 +104,8 @@ static void recorded_outcome(const struct arrivals *a, const struct recorded *x,
     bool whole = o && (o->ending == END_STOP || o->ending == END_LENGTH);
     int n = left ? x->max_tokens : whole ? o->n_output : a->digest.mean_output;
     row->n_output = n < 1 ? 1 : n < TRACE_MAX_TOKENS ? n : TRACE_MAX_TOKENS;
-    row->cancel_ns = left && o->left_ns > a->first_ns ? o->left_ns - a->first_ns : 0;
+    int64_t first = a->digest.first_arrival_ns;
+    row->cancel_ns = left && o->left_ns > first ? o->left_ns - first : 0;
 }
 
 static int next_recorded(struct arrivals *a, struct trace_row *row, bool *end, struct err *e)
@@ -85,12 +116,10 @@ static int next_recorded(struct arrivals *a, struct trace_row *row, bool *end, s
     } while (!*end && x.kind != 'a');
     if (*end)
         return 0;
-    int64_t at = x.arrival_ns > 0 ? x.arrival_ns : 0;
-    if (a->first_ns < 0)
-        a->first_ns = a->last_ns = at;
-    a->last_ns = at > a->last_ns ? at : a->last_ns;
+    int64_t at = recorded_arrival_ns(&x);
     *row = (struct trace_row){.index = a->n,
-                              .arrival_ns = a->last_ns - a->first_ns,
+                              .arrival_ns = at - a->digest.first_arrival_ns,
+                              .front_ns = x.t_ns > at ? x.t_ns - at : 0,
                               .n_prompt = x.n_prompt,
                               .priority = x.priority,
                               .open_ended = x.open_ended,
@@ -104,22 +133,41 @@ static int next_recorded(struct arrivals *a, struct trace_row *row, bool *end, s
     return 0;
 }
 
+static int next_of_all(struct arrivals *a, struct trace_row *row, bool *end, struct err *e)
+{
+    if (a->recording)
+        return next_recorded(a, row, end, e);
+    if (!a->generator)
+        return trace_next(a->trace, row, end, e);
+    *end = !generator_next(a->generator, row);
+    return 0;
+}
+
 int arrivals_next(struct arrivals *a, struct trace_row *row, bool *end, struct err *e)
 {
     struct trace_row r = {0};
-    *end = a->ended || (a->setup.max_requests && a->n == a->setup.max_requests);
-    if (!*end && a->generator)
-        *end = !generator_next(a->generator, &r);
-    else if (!*end && a->recording)
-        TRY(next_recorded(a, &r, end, e));
-    else if (!*end)
-        TRY(trace_next(a->trace, &r, end, e));
-    if (!*end && a->setup.max_seconds > 0 && (double)r.arrival_ns >= a->setup.max_seconds * 1e9)
+    int64_t from = (int64_t)(a->setup.from_s * 1e9);
+    *end = a->ended || (a->setup.max_requests && a->n_given == a->setup.max_requests);
+    do {
+        if (*end)
+            break;
+        r = (struct trace_row){0};
+        TRY(next_of_all(a, &r, end, e));
+        a->n += !*end;
+    } while (!*end && r.arrival_ns < from);
+    if (!*end && a->setup.max_seconds > 0 && (double)(r.arrival_ns - from) >= a->setup.max_seconds * 1e9)
         *end = true;
     a->ended = *end;
     if (*end)
         return 0;
-    a->n++;
+    a->n_given++;
+    r.arrival_ns -= from;
+    r.cancel_ns -= r.cancel_ns ? from : 0;
+    if (a->stretch > 0) {
+        int64_t waits = r.cancel_ns - r.arrival_ns;
+        r.arrival_ns = llround((double)r.arrival_ns * a->stretch);
+        r.cancel_ns = r.cancel_ns ? r.arrival_ns + waits : 0;
+    }
     *row = r;
     return 0;
 }

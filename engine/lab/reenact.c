@@ -24,6 +24,7 @@ struct ending_seen {
 
 struct reenactor {
     struct drive d;
+    struct clock clock;
     const struct reenact_setup *setup;
     struct reenactment *out;
     struct witness witness;
@@ -327,6 +328,7 @@ static void play_step(struct reenactor *r, const struct recorded *x)
             r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens",
             x->group);
     s->parts[0].time.ns = x->ns;
+    s->parts[0].drafting = x->drafting;
     step_part_take_ffn(&s->parts[0], &x->ffn);
     for (int i = 0; i < s->n_ranks; i++)
         failed = s->ranks[i] == x->failed_rank ? i : failed;
@@ -482,8 +484,8 @@ static int play(struct reenactor *r, struct err *e)
 {
     const struct recorded *x = &r->now.is;
     int64_t at = r->d.start_ns + x->t_ns;
-    if (at > clock_now(&r->d.clock))
-        clock_advance_to(&r->d.clock, at);
+    if (at > clock_now(&r->clock))
+        clock_advance_to(&r->clock, at);
     r->out->end_ns = x->t_ns;
     switch (x->kind) {
     case 'a':
@@ -600,12 +602,13 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     engine.drafts = r->drafts.sources.n ? &r->drafts.sources : NULL;
     engine.witness = &r->witness;
     setup.engine = &engine;
-    memset(what, 0, sizeof *what);
+    replay_begin(what);
+    clock_init_virtual(&r->clock, recording_head(s->recording)->clock_ns);
     int rc = read_ahead(r, e); /* first: the policy's start may have been slow */
     if (rc && engine.policy.ops->destroy)
         engine.policy.ops->destroy(engine.policy.ctx);
     if (!rc)
-        rc = replay_open(&r->d, what, &setup, recording_head(s->recording)->clock_ns, e);
+        rc = replay_open(&r->d, what, &setup, &engine.policy, &r->clock, e);
     if (!rc) {
         rc = play_all(r, e);
         out->complete = recording_complete(s->recording);

@@ -39,6 +39,7 @@ void reenact_drafts_init(struct reenact_drafts *d, const struct recording_head *
                                                                  .guess = guess,
                                                                  .evict = s->keeps ? evict : NULL,
                                                                  .by_name = s->by_name,
+                                                                 .timed = s->timed,
                                                                  .ctx = &d->places[i]};
     }
 }

@@ -9,10 +9,10 @@ enum { POLL_EVERY = 4096 };
 
 static int64_t now_of(const struct drive *d)
 {
-    return clock_now(&d->clock) - d->start_ns;
+    return clock_now(d->clock) - d->start_ns;
 }
 
-static void *grown(void *old, size_t n, size_t *cap, size_t size)
+void *replay_grown(void *old, size_t n, size_t *cap, size_t size)
 {
     if (n < *cap)
         return old;
@@ -56,7 +56,7 @@ static struct replay_bin *bin_at(struct replay *r, int64_t ns)
         merge_bins(r);
     size_t i = (size_t)(ns / r->bin_ns);
     while (r->n_bins <= i) {
-        r->bins = grown(r->bins, r->n_bins, &r->cap_bins, sizeof *r->bins);
+        r->bins = replay_grown(r->bins, r->n_bins, &r->cap_bins, sizeof *r->bins);
         struct replay_bin b = {.layout = -1};
         if (r->n_bins) {
             const struct replay_bin *last = &r->bins[r->n_bins - 1];
@@ -82,14 +82,26 @@ static double kv_used(const struct world *w)
     return most;
 }
 
+/* What is now, of all nodes together. */
+static void put_gauges(const struct drive *d, struct replay_bin *b)
+{
+    b->n_running = b->n_waiting = b->n_groups = 0;
+    b->kv_used = 0;
+    for (int i = 0; i < d->n_nodes; i++) {
+        const struct gauges *g = &d->nodes[i].gauges;
+        b->n_running += g->running;
+        b->n_waiting += g->waiting;
+        b->n_groups += g->groups;
+        b->kv_used = g->kv_used > b->kv_used ? g->kv_used : b->kv_used;
+    }
+}
+
 static void note_gauges(struct drive *d)
 {
     const struct world *w = engine_world(d->engine);
     struct replay_bin *b = bin_at(d->out, now_of(d));
-    b->n_running = w->running.n;
-    b->n_waiting = w->waiting.n;
-    b->n_groups = w->partition.n_groups;
-    b->kv_used = kv_used(w);
+    d->gauges = (struct gauges){w->running.n, w->waiting.n, w->partition.n_groups, kv_used(w)};
+    put_gauges(d, b);
     b->n_output_tokens += w->metrics->counters[C_GENERATION_TOKENS] - d->generated_seen;
     d->generated_seen = w->metrics->counters[C_GENERATION_TOKENS];
     if (b->kv_used > d->out->kv_high)
@@ -171,9 +183,9 @@ static void note_switches(struct drive *d, bool keep)
         d->noted[i] = v->serial;
         if (v->superseded || !keep || r->n_kept_switches == REPLAY_MAX_SWITCHES)
             continue;
-        r->switches = grown(r->switches, r->n_kept_switches, &r->cap_switches, sizeof *r->switches);
+        r->switches = replay_grown(r->switches, r->n_kept_switches, &r->cap_switches, sizeof *r->switches);
         struct replay_switch *x = &r->switches[r->n_kept_switches++];
-        *x = (struct replay_switch){.at_ns = v->done_ns - START_NS,
+        *x = (struct replay_switch){.at_ns = v->done_ns - REPLAY_START_NS,
                                     .wait_ns = v->done_ns - v->asked_ns,
                                     .ranks = v->order.mask,
                                     .release = v->order.release,
@@ -208,8 +220,9 @@ static void take_event(struct drive *d, const struct engine_event *ev)
     struct replay *r = d->out;
     int64_t now = now_of(d);
     if (ev->kind == EV_REPLY) {
-        mem_free(r->state); /* the last answer is what is kept */
-        r->state = ev->payload;
+        char **state = &r->states[d - d->nodes];
+        mem_free(*state); /* the last answer is what is kept */
+        *state = ev->payload;
         return;
     }
     mem_free(ev->payload);
@@ -230,31 +243,14 @@ static void take_event(struct drive *d, const struct engine_event *ev)
     x->end_ns = now;
     r->n_live--;
     bin_at(r, now)->n_ended++;
-}
-
-/* The last to leave comes first, so that the next one is at the end. */
-static void plan_cancel(struct drive *d, uint64_t tag, int64_t at_ns)
-{
-    d->cancels = grown(d->cancels, d->n_cancels, &d->cap_cancels, sizeof *d->cancels);
-    size_t i = d->n_cancels++;
-    for (; i && d->cancels[i - 1].at_ns < d->start_ns + at_ns; i--)
-        d->cancels[i] = d->cancels[i - 1];
-    d->cancels[i] = (struct planned_cancel){d->start_ns + at_ns, tag};
-}
-
-/* Clients that leave now. */
-static void cancel_due(struct drive *d)
-{
-    for (; d->n_cancels && d->cancels[d->n_cancels - 1].at_ns <= clock_now(&d->clock); d->n_cancels--)
-        queue_post(
-            engine_inbox(d->engine),
-            &(struct engine_message){.kind = IN_CANCEL, .tag = d->cancels[d->n_cancels - 1].tag, .code = END_ABORT});
+    if (d->router)
+        router_ended(d->router, (int)(d - d->nodes));
 }
 
 uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q)
 {
     struct replay *r = d->out;
-    r->requests = grown(r->requests, r->n_requests, &r->cap_requests, sizeof *r->requests);
+    r->requests = replay_grown(r->requests, r->n_requests, &r->cap_requests, sizeof *r->requests);
     struct replay_request *x = &r->requests[r->n_requests++];
     *x = *q;
     x->start_ns = x->first_ns = x->last_ns = x->end_ns = -1;
@@ -263,70 +259,17 @@ uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q)
     return r->n_requests;
 }
 
-static void submit(struct drive *d)
-{
-    const struct trace_row *row = &d->next;
-    struct request_spec *s = mem_new(sizeof *s);
-    s->tag = replay_note_arrival(d, &(struct replay_request){.arrival_ns = row->arrival_ns,
-                                                             .n_prompt = row->n_prompt,
-                                                             .n_asked = row->n_output,
-                                                             .priority = row->priority});
-    snprintf(s->name, sizeof s->name, "row-%llu", (unsigned long long)row->index);
-    snprintf(s->tenant, sizeof s->tenant, "%s", row->tenant);
-    snprintf(s->salt, sizeof s->salt, "%s", row->tenant);
-    s->priority = row->priority;
-    s->slo_ttft_ms = row->slo_ttft_ms;
-    s->slo_tpot_ms = row->slo_tpot_ms;
-    s->arrival_ns = d->start_ns + row->arrival_ns;
-    s->n_prompt = row->n_prompt;
-    s->open_ended = row->open_ended;
-    s->max_tokens = row->n_output; /* and no stop ids: the answer has the length that the trace says */
-    s->prompt = mem_new_array((size_t)row->n_prompt, sizeof *s->prompt);
-    trace_prompt(row, d->setup->seed, d->setup->vocab, s->prompt);
-    s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
-    if (row->cancel_ns)
-        plan_cancel(d, s->tag, row->cancel_ns);
-    queue_post(engine_inbox(d->engine), &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
-}
-
-static int next_row(struct drive *d, struct err *e)
-{
-    bool end = true;
-    int rc = arrivals_next(d->setup->arrivals, &d->next, &end, e);
-    d->has_next = !rc && !end;
-    return rc;
-}
-
-static int64_t next_submission(const struct drive *d) /* clock time */
-{
-    return d->start_ns + d->next.arrival_ns + d->setup->front_ns;
-}
-
-static int submit_due(struct drive *d, struct err *e)
-{
-    while (d->has_next && next_submission(d) <= clock_now(&d->clock)) {
-        submit(d);
-        TRY(next_row(d, e));
-    }
-    return 0;
-}
-
-/* ---- the loop */
+/* ---- for those who drive */
 
 void replay_listen(struct drive *d)
 {
-    struct engine_event ev;
+    struct engine_event batch[64];
+    size_t n;
     note_ended_steps(d);
-    while (queue_take(engine_outbox(d->engine), &ev))
-        take_event(d, &ev);
+    while ((n = queue_take_many(engine_outbox(d->engine), batch, 64)) > 0)
+        for (size_t i = 0; i < n; i++)
+            take_event(d, &batch[i]);
     note_gauges(d);
-}
-
-static void settle(struct drive *d)
-{
-    while (engine_turn(d->engine))
-        replay_note_turn(d);
-    replay_listen(d);
 }
 
 void replay_note_first(struct drive *d)
@@ -343,29 +286,6 @@ bool replay_shall_stop(struct drive *d)
     return d->out->stopped;
 }
 
-static int drive(struct drive *d, struct err *e)
-{
-    replay_note_first(d);
-    TRY(next_row(d, e));
-    while (!replay_shall_stop(d)) {
-        TRY(submit_due(d, e));
-        cancel_due(d);
-        settle(d);
-        if (!d->has_next && !d->out->n_live)
-            break; /* an idle policy may still wake now and then */
-        int64_t next = engine_next_ns(d->engine), now = clock_now(&d->clock);
-        if (d->has_next && next_submission(d) < next)
-            next = next_submission(d);
-        if (d->n_cancels && d->cancels[d->n_cancels - 1].at_ns < next)
-            next = d->cancels[d->n_cancels - 1].at_ns;
-        if (next == INT64_MAX)
-            break;
-        if (next > now)
-            clock_advance_to(&d->clock, next);
-    }
-    return 0;
-}
-
 /* The last words of the engine, before it goes. */
 void replay_close_books(struct drive *d)
 {
@@ -379,60 +299,38 @@ void replay_close_books(struct drive *d)
     r->tokens_per_block = n->tokens_per_block;
     r->kv_bytes = n->kv_bytes;
     r->end_ns = now_of(d);
-    r->conserved = world_check(w) && w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
-    r->n_decisions = w->step;
-    memcpy(r->counters, w->metrics->counters, sizeof r->counters);
+    r->conserved &= world_check(w) && w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
+    r->n_decisions += w->step;
+    for (int i = 0; i < COUNTER_COUNT; i++)
+        r->counters[i] += w->metrics->counters[i];
     engine_take(d->engine, &(struct engine_message){.kind = IN_STATE});
     while (queue_take(engine_outbox(d->engine), &ev))
         take_event(d, &ev);
 }
 
-/* The engine closes only when it is empty; nothing of this is written down. */
-static void end_all(struct drive *d)
+void replay_begin(struct replay *out)
 {
-    struct engine_event ev;
-    queue_post(engine_inbox(d->engine), &(struct engine_message){.kind = IN_STOP});
-    for (;;) {
-        while (engine_turn(d->engine))
-            ;
-        while (queue_take(engine_outbox(d->engine), &ev))
-            mem_free(ev.payload);
-        int64_t next = engine_next_ns(d->engine);
-        if (next == INT64_MAX || !engine_world(d->engine)->requests.n_live)
-            break;
-        if (next > clock_now(&d->clock))
-            clock_advance_to(&d->clock, next);
-    }
+    memset(out, 0, sizeof *out);
+    out->bin_ns = 1000000000;
+    out->n_nodes = 1;
+    out->conserved = true;
 }
 
-int replay_open(struct drive *d, struct replay *out, const struct replay_setup *s, int64_t start_ns, struct err *e)
+int replay_open(struct drive *d, struct replay *out, const struct replay_setup *s, const struct policy *p,
+                struct clock *clock, struct err *e)
 {
     struct engine_setup setup = *s->engine;
-    memset(out, 0, sizeof *out);
     memset(d, 0, sizeof *d);
-    out->bin_ns = 1000000000;
     d->out = out;
     d->setup = s;
-    d->start_ns = start_ns;
-    clock_init_virtual(&d->clock, start_ns);
-    setup.clock = &d->clock;
+    d->clock = clock;
+    d->start_ns = clock_now(clock);
+    d->nodes = d;
+    d->n_nodes = 1;
+    setup.clock = clock;
     setup.threaded = false;
+    setup.policy = *p;
     return engine_create(&d->engine, &setup, e);
-}
-
-int replay_run(struct replay *out, const struct replay_setup *s, struct err *e)
-{
-    struct drive *d = mem_new(sizeof *d);
-    int rc = replay_open(d, out, s, START_NS, e);
-    if (!rc) {
-        rc = drive(d, e);
-        replay_close_books(d);
-        end_all(d);
-        engine_destroy(d->engine);
-    }
-    mem_free(d->cancels);
-    mem_free(d);
-    return rc;
 }
 
 void replay_free(struct replay *r)
@@ -440,6 +338,7 @@ void replay_free(struct replay *r)
     mem_free(r->requests);
     mem_free(r->bins);
     mem_free(r->switches);
-    mem_free(r->state);
+    for (int i = 0; i < r->n_nodes; i++)
+        mem_free(r->states[i]);
     memset(r, 0, sizeof *r);
 }

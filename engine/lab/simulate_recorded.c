@@ -1,43 +1,12 @@
 #include "engine/lab/simulate_recorded.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/lab/recording/record.h"
-
-static int64_t modelled_step(void *ctx, const struct step *s)
-{
-    const struct recorded_machine *m = ctx;
-    double ns = estimator_ns(&m->digest.model, s->layout, s->size, NULL);
-    return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
-}
-
-static int64_t modelled_move(void *ctx, const struct move *v)
-{
-    const struct recorded_machine *m = ctx;
-    double each = m->digest.move_bytes > 0 ? m->digest.move_ns / m->digest.move_bytes
-                                           : 1; /* a byte a nanosecond until one was seen */
-    double ns = each * (double)atomic_load(&v->bytes);
-    return ns < 1 ? 1 : (int64_t)ns;
-}
-
-/* A layer takes its part of what all fetches of a step took. */
-static int64_t modelled_replica(void *ctx, const struct replica_task *t)
-{
-    const struct recorded_machine *m = ctx;
-    double ns = t->gives_up ? 0 : m->digest.fetches.fetch_ns / m->head->ffn.n_layers;
-    return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
-}
-
-static int64_t modelled_reshard(void *ctx, const struct reshard_task *t)
-{
-    const struct recorded_machine *m = ctx;
-    double ns = m->head->residency.load_ns_per_byte * (double)t->most;
-    return ns < 1 ? 1 : ns < 1e18 ? (int64_t)ns : INT64_C(1000000000000000000);
-}
+#include "engine/lab/recording/recording_steps.h"
 
 static bool same_limits(const struct limits *a, const struct limits *b)
 {
@@ -57,19 +26,16 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     if (rc)
         return err_prefix(e, rc, "%.100s:1: model", ask->path);
     TRY(recording_digest(&m->digest, ask->path, e));
+    TRY(recording_fit_steps(&m->fit, ask->path, e));
     reenact_engine(&m->exact_setup, &m->exact, m->head, m->model);
     reenact_engine(&m->modelled_setup, &m->modelled, m->head, m->model);
     *out = m->exact_setup;
-    m->modelled.step_ns = modelled_step;
-    m->modelled.move_ns = modelled_move;
-    m->modelled.replica_ns = modelled_replica;
-    m->modelled.reshard_ns = modelled_reshard;
-    m->modelled.ctx = m;
     m->modelled.ffn = (struct ffn_cost){.wait_ns = (int64_t)m->digest.fetches.wait_ns,
                                         .fetch_ns = (int64_t)m->digest.fetches.fetch_ns};
     ask->set_limits(ask->ctx, &m->modelled_setup.limits);
     m->may_compare = !ask->what_if && !ask->part && same_limits(&m->modelled_setup.limits, &m->exact_setup.limits);
     m->compare_any = ask->compare;
+    m->strict = ask->strict;
     if (ask->compare && !m->may_compare)
         return err_set(e, E_INPUT,
                        "--compare: nothing can be compared with --what-if, with other limits than the recorded ones, "
@@ -87,6 +53,7 @@ void recorded_machine_close(struct recorded_machine *m)
 {
     recording_close(m->recording);
     recording_digest_free(&m->digest);
+    step_fit_free(m->fit);
     model_close(m->model);
     memset(m, 0, sizeof *m);
 }
@@ -126,23 +93,62 @@ int recorded_choose(const struct recorded_machine *m, struct policy *p, bool has
     return 0;
 }
 
-static void model_words(const struct recording_digest *d, struct buf *out)
+void recorded_what_if(const struct recorded_machine *m, struct recorded_result *out, struct engine_play *play,
+                      uint64_t seed, double from_s)
 {
+    *play = m->modelled;
+    what_if_open(
+        &out->what_if,
+        &(struct what_if_setup){
+            .fit = m->fit, .digest = &m->digest, .head = m->head, .seed = seed, .from_ns = (int64_t)(from_s * 1e9)});
+    what_if_play(&out->what_if, play);
+}
+
+int recorded_check_guesses(const struct recorded_machine *m, const struct recorded_result *r, struct err *e)
+{
+    const struct what_if_guess *g = m->strict && !r->compared ? what_if_unseen(&r->what_if) : NULL;
+    struct buf words = {0};
+    if (!g)
+        return 0;
+    what_if_guess_words(&r->what_if, g, &words);
+    err_set(e, E_INPUT, "--strict: it would run %.200s", words.data);
+    buf_free(&words);
+    return E_INPUT;
+}
+
+/* ---- results */
+
+static void model_words(const struct recorded_machine *m, struct buf *out)
+{
+    const struct fit_quality *q = step_fit_quality(m->fit);
     buf_printf(out,
                "the model fitted to the %" PRIu64
-               " recorded steps, whose error on them is %.1f%% (the server's own, as it learnt: %.1f%%)",
-               d->n_steps, 100 * d->error, 100 * d->live_error);
+               " recorded steps, whose error on one of them is %.1f%% (the server's own, as it learnt: %.1f%%)",
+               q->n_steps, 100 * q->error, 100 * m->digest.live_error);
+    if (q->n_left_out)
+        buf_printf(out, ", %" PRIu64 " left out", q->n_left_out);
+}
+
+static double mean_of(double sum, uint64_t n)
+{
+    return n ? sum / (double)n : 0;
 }
 
 void recorded_words(const struct recorded_machine *m, const struct recorded_result *r, const char *label,
                     struct buf *out)
 {
     const struct recording_digest *d = &m->digest;
+    const struct fit_quality *q = step_fit_quality(m->fit);
     if (!r->compared) {
+        const struct what_if *w = &r->what_if;
         buf_printf(out, "%s: %s: step times from ", label, r->why);
-        model_words(d, out);
-        buf_printf(out, "; a step took %.3f ms on the average when recorded, %.3f ms here\n", d->mean_ns * 1e-6,
-                   r->mean_step_ns * 1e-6);
+        model_words(m, out);
+        buf_printf(out,
+                   "; a step took %.3f ms on the average when recorded and %.3f ms went by around it, %.3f ms and %.3f "
+                   "ms here\n",
+                   d->mean_ns * 1e-6, q->lag_ns * 1e-6, mean_of(w->ns, w->n_steps) * 1e-6,
+                   mean_of(w->lag_ns, w->n_steps) * 1e-6);
+        what_if_words(w, label, out);
         return;
     }
     if (r->exact.equal)
@@ -152,14 +158,21 @@ void recorded_words(const struct recorded_machine *m, const struct recorded_resu
         buf_printf(out, "%s: decisions: %" PRIu64 " equal to the recording, then they differ\n%s\n", label,
                    r->exact.n_decisions, r->exact.difference ? r->exact.difference : "");
     buf_printf(out, "%s: a step took %.3f ms on the average, and %.3f ms by ", label, d->mean_ns * 1e-6,
-               d->modelled_ns * 1e-6);
-    model_words(d, out);
+               q->modelled_ns * 1e-6);
+    model_words(m, out);
     buf_putc(out, '\n');
+}
+
+static void json_ms(struct buf *out, const char *name, double ns)
+{
+    buf_printf(out, ",\"%s\":", name);
+    json_put_double(out, ns * 1e-6);
 }
 
 void recorded_json(const struct recorded_machine *m, const struct recorded_result *r, struct buf *out)
 {
     const struct recording_digest *d = &m->digest;
+    const struct fit_quality *q = step_fit_quality(m->fit);
     buf_printf(out, "{\"compared\":%s", r->compared ? "true" : "false");
     if (r->compared) {
         buf_printf(out, ",\"decisions\":%" PRIu64 ",\"equal\":%s,\"complete\":%s,\"difference\":", r->exact.n_decisions,
@@ -170,16 +183,19 @@ void recorded_json(const struct recorded_machine *m, const struct recorded_resul
         else
             buf_puts(out, "null");
     } else {
-        buf_printf(out, ",\"mean_step_ms\":");
-        json_put_double(out, r->mean_step_ns * 1e-6);
+        const struct what_if *w = &r->what_if;
+        json_ms(out, "mean_step_ms", mean_of(w->ns, w->n_steps));
+        json_ms(out, "mean_lag_ms", mean_of(w->lag_ns, w->n_steps));
+        buf_puts(out, ",\"guesses\":");
+        what_if_json(w, out);
     }
-    buf_printf(out, ",\"recorded\":{\"decisions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"complete\":%s,\"mean_step_ms\":",
-               d->n_decisions, d->n_steps, d->complete ? "true" : "false");
-    json_put_double(out, d->mean_ns * 1e-6);
-    buf_puts(out, ",\"modelled_step_ms\":");
-    json_put_double(out, d->modelled_ns * 1e-6);
+    buf_printf(out, ",\"recorded\":{\"decisions\":%" PRIu64 ",\"steps\":%" PRIu64 ",\"complete\":%s", d->n_decisions,
+               d->n_steps, d->complete ? "true" : "false");
+    json_ms(out, "mean_step_ms", d->mean_ns);
+    json_ms(out, "modelled_step_ms", q->modelled_ns);
+    json_ms(out, "mean_lag_ms", q->lag_ns);
     buf_puts(out, ",\"model_error\":");
-    json_put_double(out, d->error);
+    json_put_double(out, q->error);
     buf_puts(out, ",\"live_error\":");
     json_put_double(out, d->live_error);
     buf_puts(out, "}}");

@@ -32,7 +32,9 @@ static void put_row(const struct simulate_report *r, struct buf *out, const char
 /* A figure that follows from what steps took; one that rests on prices outside of what was measured is marked. */
 static void cell_timed(const struct simulate_run *run, char *cell, double v, int digits)
 {
-    snprintf(cell, CELL_BYTES, "%s%.*f", sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK ? "~" : "", digits, v);
+    bool marked = sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK ||
+                  what_if_guessed_share(&run->recorded.what_if) >= SIM_OUTSIDE_MARK;
+    snprintf(cell, CELL_BYTES, "%s%.*f", marked ? "~" : "", digits, v);
 }
 
 enum count {
@@ -116,9 +118,14 @@ static void put_head(const struct simulate_report *r, struct buf *out)
     const struct limits *l = &p->limits;
     const struct simulate_ask *o = r->setup->ask;
     buf_printf(out, "Trace    %s, seed %llu\n", r->trace, (unsigned long long)o->seed);
-    buf_printf(out, "Machine  %s; %d rank%s, %d KV blocks of %d tokens on each\n", r->setup->machine, p->n_ranks,
+    buf_puts(out, "Machine  ");
+    if (p->n_nodes > 1)
+        buf_printf(out, "%d nodes behind a router, %s; each ", p->n_nodes, router_word(o->router));
+    buf_printf(out, "%s; %d rank%s, %d KV blocks of %d tokens on each\n", r->setup->machine, p->n_ranks,
                p->n_ranks == 1 ? "" : "s", p->kv_blocks, p->tokens_per_block);
     put_drafts(r, out);
+    if (r->bands)
+        buf_printf(out, "Samples  %s\n", r->bands->words.data);
     buf_printf(out, "Limits   max-num-seqs %d, max-num-batched-tokens %d, max-model-len %d, prefix caching %s\n\n",
                l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->prefix_caching ? "on" : "off");
 }
@@ -135,6 +142,53 @@ static void put_latencies(const struct simulate_report *r, struct buf *out)
         }
 }
 
+static struct json *state_of(const struct replay *p, int node)
+{
+    return p->states[node] ? json_parse(p->states[node], strlen(p->states[node]), NULL, NULL) : NULL;
+}
+
+/* What went wrong with a policy on one of the nodes. */
+static void put_policy_notes(const struct simulate_run *run, int node, struct buf *out)
+{
+    const struct replay *p = &run->replay;
+    struct json *state = state_of(p, node);
+    const struct json *policy = json_find(state, "policy"), *by = json_find(policy, "fallback_steps");
+    char where[32] = "";
+    double n = 0;
+    if (p->n_nodes > 1)
+        snprintf(where, sizeof where, ", node %d", node);
+    for (const struct json *j = json_first(by); j; j = json_next(j))
+        n += json_number(j);
+    if (n > 0)
+        buf_printf(out, "%s%s: the native policy decided %.0f of %llu scheduling points in its place; last: %.200s\n",
+                   run->label, where, n, (unsigned long long)p->n_decisions,
+                   json_text(json_find(policy, "last_error")));
+    if (json_number(json_find(policy, "withdrawn")) > 0)
+        buf_printf(out,
+                   "%s%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n",
+                   run->label, where, json_text(json_find(json_find(policy, "active"), "name")),
+                   json_number(json_find(by, "starved")) > 0
+                       ? " (--starvation-seconds sets how long a request may wait beside room)"
+                       : "");
+    json_free(state);
+}
+
+/* How evenly the router shared the requests out. */
+static void put_shares(const struct simulate_run *run, struct buf *out)
+{
+    const struct replay *p = &run->replay;
+    uint64_t n[ROUTER_MAX_NODES] = {0}, least = UINT64_MAX, most = 0;
+    for (size_t i = 0; i < p->n_requests; i++)
+        n[p->requests[i].node]++;
+    for (int i = 0; i < p->n_nodes; i++) {
+        least = n[i] < least ? n[i] : least;
+        most = n[i] > most ? n[i] : most;
+    }
+    if (p->n_nodes > 1)
+        buf_printf(out, "%s: a node got %llu to %llu requests\n", run->label, (unsigned long long)least,
+                   (unsigned long long)most);
+}
+
 /* What went wrong with a policy, and what it was worth. */
 static void put_notes(const struct simulate_report *r, struct buf *out)
 {
@@ -142,23 +196,9 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
         const struct simulate_run *run = &r->runs[i];
         if (r->setup->recorded)
             recorded_words(r->setup->recorded, &run->recorded, run->label, out);
-        struct json *state =
-            run->replay.state ? json_parse(run->replay.state, strlen(run->replay.state), NULL, NULL) : NULL;
-        const struct json *policy = json_find(state, "policy"), *by = json_find(policy, "fallback_steps");
-        double n = 0;
-        for (const struct json *j = json_first(by); j; j = json_next(j))
-            n += json_number(j);
-        if (n > 0)
-            buf_printf(out, "%s: the native policy decided %.0f of %llu scheduling points in its place; last: %.200s\n",
-                       run->label, n, (unsigned long long)run->replay.n_decisions,
-                       json_text(json_find(policy, "last_error")));
-        if (json_number(json_find(policy, "withdrawn")) > 0)
-            buf_printf(out,
-                       "%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n",
-                       run->label, json_text(json_find(json_find(policy, "active"), "name")),
-                       json_number(json_find(by, "starved")) > 0
-                           ? " (--starvation-seconds sets how long a request may wait beside room)"
-                           : "");
+        for (int k = 0; k < run->replay.n_nodes; k++)
+            put_policy_notes(run, k, out);
+        put_shares(run, out);
         if (sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK) {
             buf_printf(out, "%s: ~ %.1f%% of the step time was priced outside of what was measured, by extrapolation: ",
                        run->label, 100 * sim_outside_share(run->outside));
@@ -173,7 +213,6 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
                        (double)run->replay.end_ns * 1e-9, (unsigned long long)run->replay.n_live);
         if (!run->replay.conserved)
             buf_printf(out, "%s: the books do not add up at the end: this is a bug, please report it\n", run->label);
-        json_free(state);
     }
 }
 
@@ -183,10 +222,9 @@ static void cell_label(const struct simulate_run *run, int detail, char *cell)
     snprintf(cell, CELL_BYTES, "%.*s", CELL_BYTES - 1, run->label);
 }
 
-void simulate_table(const struct simulate_report *r, struct buf *out)
+static void put_rows(const struct simulate_report *r, struct buf *out)
 {
     const struct simulate_ask *o = r->setup->ask;
-    put_head(r, out);
     put_row(r, out, "", cell_label, 0);
     put_row(r, out, "requests", cell_count, N_REQUESTS);
     put_row(r, out, "  finished", cell_count, N_FINISHED);
@@ -211,6 +249,15 @@ void simulate_table(const struct simulate_report *r, struct buf *out)
         put_row(r, out, "draft tokens", cell_count, N_DRAFTED);
         put_row(r, out, "  of them right", cell_count, N_DRAFTS_RIGHT);
     }
+}
+
+void simulate_table(const struct simulate_report *r, struct buf *out)
+{
+    put_head(r, out);
+    if (r->bands)
+        bands_table(r->bands, out);
+    else
+        put_rows(r, out);
     struct buf notes = {0};
     put_notes(r, &notes);
     if (notes.len)
@@ -330,7 +377,7 @@ static void json_series(struct buf *out, const struct simulate_run *run)
 
 static void json_policy(struct buf *out, const struct replay *p)
 {
-    struct json *state = p->state ? json_parse(p->state, strlen(p->state), NULL, NULL) : NULL;
+    struct json *state = state_of(p, 0);
     const struct json *policy = json_find(state, "policy");
     if (policy) {
         buf_puts(out, ",\"policy\":");
@@ -443,6 +490,14 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
         json_string(out, "drafts", r->setup->drafts);
     }
     buf_printf(out, ",\"seed\":%llu,\"max_requests\":%lld", (unsigned long long)o->seed, (long long)o->requests);
+    if (o->from_s > 0)
+        json_double(out, "from_seconds", o->from_s);
+    if (o->rate > 0)
+        json_double(out, "rate", o->rate);
+    if (o->nodes > 1) {
+        buf_printf(out, ",\"nodes\":%lld,", (long long)o->nodes);
+        json_string(out, "router", router_word(o->router));
+    }
     json_double(out, "max_seconds", o->seconds);
     json_double(out, "slo_ttft_ms", o->slo_ttft_ms);
     json_double(out, "slo_tpot_ms", o->slo_tpot_ms);
@@ -458,7 +513,12 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
         buf_puts(out, i ? "," : "");
         json_run(out, &r->runs[i], (struct tally_slo){o->slo_ttft_ms, o->slo_tpot_ms}, r->setup);
     }
-    buf_puts(out, "]}\n");
+    buf_putc(out, ']');
+    if (r->bands) {
+        buf_puts(out, ",\"bands\":");
+        bands_json(r->bands, out);
+    }
+    buf_puts(out, "}\n");
 }
 
 /* ---- a line for each request */
@@ -483,7 +543,7 @@ int simulate_request_log(const struct simulate_report *r, const char *path, stru
     if (!f)
         return err_set(e, E_SYS, "cannot write %.200s: %s", path, strerror(errno));
     fprintf(f, "run,row,arrival_s,start_s,first_s,last_s,input_tokens,output_tokens,cached_tokens,preemptions,priority,"
-               "ending\n");
+               "ending,node\n");
     for (int i = 0; i < r->n_runs; i++)
         for (size_t k = 0; k < r->runs[i].replay.n_requests; k++) {
             const struct replay_request *x = &r->runs[i].replay.requests[k];
@@ -492,8 +552,8 @@ int simulate_request_log(const struct simulate_report *r, const char *path, stru
             put_time(f, x->start_ns);
             put_time(f, x->first_ns);
             put_time(f, x->last_ns);
-            fprintf(f, ",%d,%d,%d,%d,%d,%s\n", x->n_prompt, x->n_output, x->n_cached, x->n_preempted, x->priority,
-                    ending_word(x->ending));
+            fprintf(f, ",%d,%d,%d,%u,%d,%s,%u\n", x->n_prompt, x->n_output, x->n_cached, x->n_preempted, x->priority,
+                    ending_word(x->ending), x->node);
         }
     bool bad = ferror(f) != 0;
     if (fclose(f) || bad)

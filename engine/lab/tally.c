@@ -1,17 +1,44 @@
 #include "engine/lab/tally.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
 
 static const int64_t PEAK_NS = INT64_C(10000000000);
 
-static int by_size(const void *a, const void *b)
+static void insertion_sort(int64_t *v, size_t n)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
+    for (size_t i = 1; i < n; i++) {
+        int64_t x = v[i];
+        size_t k = i;
+        for (; k && v[k - 1] > x; k--)
+            v[k] = v[k - 1];
+        v[k] = x;
+    }
+}
+
+/* Values >= 0 by their bits from this one down. In place: libc's qsort takes as much memory again, for millions. */
+static void sort_bits(int64_t *v, size_t n, int bit)
+{
+    enum { FEW = 16 };
+    for (; n > FEW && bit >= 0; bit--) {
+        size_t lo = 0, hi = n;
+        while (lo < hi) {
+            int64_t x = v[lo];
+            if (!(x >> bit & 1)) {
+                lo++;
+                continue;
+            }
+            v[lo] = v[--hi];
+            v[hi] = x;
+        }
+        sort_bits(v, lo, bit - 1);
+        v += lo;
+        n -= lo;
+    }
+    if (n <= FEW)
+        insertion_sort(v, n);
 }
 
 const char *tally_name(enum tally_latency l)
@@ -143,7 +170,7 @@ void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
         end = r->requests[i].end_ns > end ? r->requests[i].end_ns : end;
     }
     for (int l = 0; l < TALLY_COUNT; l++)
-        qsort(t->sorted[l], t->n[l], sizeof **t->sorted, by_size);
+        sort_bits(t->sorted[l], t->n[l], 62);
     t->seconds = (double)(r->n_live ? r->end_ns : end) * 1e-9;
     double s = t->seconds > 0 ? t->seconds : 1;
     t->throughput = (double)(t->n_prompt_tokens + t->n_output_tokens) / s;

@@ -334,10 +334,13 @@ static void state_came(void *ctx, const struct call_reply *r)
     buf_printf(&out,
                ",\"front\":{\"connections\":%d,\"exchanges\":%d,\"unsent_bytes\":%zu,\"text_jobs\":%d,"
                "\"answers\":%d,\"orders\":%d,\"live\":%d,"
-               "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64 ",\"draining\":%s}}",
+               "\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"clients_gone\":%" PRIu64
+               ",\"draining\":%s},\"encoder\":",
                http_n_connections(f->http), http_n_exchanges(f->http), http_backlog(f->http), text_pending(f->text),
                o->n_answers, o->n_orders, f->n_live, f->counts.n_submitted, f->counts.n_ended, f->counts.n_gone,
                f->draining ? "true" : "false");
+    embed_api_put_state(w->admin->embed, &out);
+    buf_putc(&out, '}');
     answer_json(w, out.data, out.len);
     buf_free(&out);
 }

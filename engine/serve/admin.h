@@ -19,6 +19,7 @@
 #ifndef SERVE_ADMIN_H
 #define SERVE_ADMIN_H
 
+#include "engine/serve/embed/embed_api.h"
 #include "engine/serve/front/auth.h"
 #include "engine/serve/http/hosts.h"
 #include "engine/serve/openai/openai.h"
@@ -27,6 +28,7 @@
 struct admin {
     struct front *front;
     struct openai *openai;
+    struct embed_api *embed;
     struct policies *policies;
     struct suffix *suffix; /* NULL: nothing is kept for draft tokens */
     struct auth auth;      /* no key: open */

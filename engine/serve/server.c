@@ -71,9 +71,12 @@ static void take_event(struct server *s, struct engine_event *ev)
         calls_take(&s->front.calls, ev);
     else if (ev->kind == EV_DRAINED)
         s->engine_drained = true;
-    else if (ev->kind == EV_DOWN)
+    else if (ev->kind == EV_EMBED)
+        embed_api_route(&s->embed, embed_rule_unpack(ev->tag));
+    else if (ev->kind == EV_DOWN) {
         snprintf(s->front.down, sizeof s->front.down, "%s", (const char *)ev->payload);
-    else
+        embed_api_route(&s->embed, (struct embed_rule){0}); /* no policy decides any more */
+    } else
         openai_event(&s->openai, ev);
     mem_free(ev->payload);
 }
@@ -245,6 +248,7 @@ static void init_front(struct server *s)
         .front = f, .openai = &s->openai, .embed = &s->embed, .origins = u->origins, .n_origins = u->n_origins};
     s->admin = (struct admin){.front = f,
                               .openai = &s->openai,
+                              .embed = &s->embed,
                               .policies = &s->policies,
                               .suffix = s->setup.suffix,
                               .drain = drain_by_admin,

@@ -49,6 +49,14 @@ bool draft_keeps(const struct draft_sources *s)
     return false;
 }
 
+bool draft_takes_time(const struct draft_sources *s)
+{
+    for (int i = 0; s && i < s->n; i++)
+        if (s->items[i].timed)
+            return true;
+    return false;
+}
+
 void draft_set_evict(const struct draft_sources *s, enum draft_evict rule)
 {
     for (int i = 0; s && i < s->n; i++)
@@ -72,6 +80,13 @@ void draft_end(const struct draft_sources *s, struct request *r)
     }
 }
 
+bool draft_lend(const struct draft_sources *s, int source, struct request *r, int n_new, struct draft_cache *c)
+{
+    const struct draft_source *x = &s->items[source];
+    *c = (struct draft_cache){0};
+    return x->lend(x->ctx, r, &r->draft_notes[source], n_new, c);
+}
+
 void draft_take_made(const struct draft_sources *s, struct request *r, const struct draft_made *m)
 {
     for (int i = 0; s && i < s->n; i++)
@@ -85,6 +100,10 @@ void draft_count(struct request *r, int source, int n, int right, bool wrong)
     c->drafted += n;
     c->accepted += right;
     c->rejected += wrong;
+    for (int i = 0; i < right + wrong && i < DRAFT_DEPTHS; i++) {
+        c->judged_at[i]++;
+        c->right_at[i] += i < right;
+    }
 }
 
 struct draft_counts draft_total(const struct request *r)

@@ -26,13 +26,25 @@ struct draft_guess {
     int8_t parents[MOST_DRAFTS]; /* an earlier one, or -1: the newest token. No two behind one are the same token */
 };
 
-/* What the ranks of a step have guessed for a request whose item asked for it (models/forward/heads.h). */
+/* What the ranks of a step have guessed for a request whose item asked for it (models/forward/heads.h,
+ * engine/exec/drafter.h). */
 enum { MOST_HEADS = 16 /* tokens of such a guess */, MOST_ASKS = 64 /* requests of a step that may ask */ };
 struct draft_made {
-    int n;     /* tokens; 0: no idea */
-    int right; /* draft tokens of the step that were right, by which it goes on */
+    int n;        /* tokens; 0: no idea */
+    int right;    /* draft tokens of the step that were right, by which it goes on */
+    int n_cached; /* with a cache: tokens of the timeline that lie there now, and behind them all of these but the last
+                   */
     int32_t tokens[MOST_HEADS];
     float shares[MOST_HEADS]; /* the chance of each one when those before it are right */
+};
+
+/* What a draft model has computed of a request's timeline, in memory that all ranks reach, and room for what the step
+ * adds to it. */
+struct draft_cache {
+    const int32_t *blocks; /* the source's, as they are until the step has been taken in */
+    int n_cached;          /* tokens of the timeline, from the first one on */
+    int n_ahead;           /* tokens that were guessed behind those then, and lie there, too */
+    int32_t ahead[MOST_HEADS];
 };
 
 /* What of those that have ended goes first, where there is no room for all that they said. */
@@ -56,6 +68,12 @@ struct draft_source {
     /* Of a source whose guesses steps make: what a step has made, once its tokens are in the timeline. Only those
      * requests are guessed for whose guess a plan has asked for in that step. NULL: it guesses by itself. */
     void (*made)(void *ctx, const struct request *r, void **note, const struct draft_made *m);
+    /* Of one whose guesses need a cache: a step begins that adds up to n_new tokens to the timeline and guesses. What
+     * is lent for that is taken back by `made`, or, where the step fails or the request ends in it, as it was. False:
+     * there is no room, and nothing is guessed. NULL: it needs none. */
+    bool (*lend)(void *ctx, const struct request *r, void **note, int n_new, struct draft_cache *c);
+    int most;     /* with a cache: tokens of a guess, 1 to MOST_HEADS; 0: as many as there can be */
+    bool timed;   /* guesses take time of their own, behind the step's, which is measured (world.draft_estimate) */
     bool by_name; /* asked only by a policy that names it, unless it is the first */
     void *ctx;
 };
@@ -64,6 +82,8 @@ struct draft_source {
 struct draft_wish {
     int most, source; /* source: its place, or -1: of all that need no name, the one with the highest score */
     bool tree;        /* where the source has trees; else its chain */
+    int next;         /* tokens that the step shall guess for the next one, where a source's guesses are steps': 0: as
+                         `most`, unless it has been called before; -1: none */
 };
 
 struct draft_sources {
@@ -78,20 +98,26 @@ struct draft_listener {
 };
 
 /* What draft tokens of one source came to. */
+enum { DRAFT_DEPTHS = 16 /* that are told apart; what lies deeper counts in the sums only */ };
 struct draft_counts {
     int64_t drafted, accepted; /* that steps have verified; of them, those that were right */
     int64_t rejected;          /* times that one was wrong, and what followed it did not count */
+    /* By depth, the first token of a guess at 0: times that all before it were right and it was judged; was right. */
+    uint32_t judged_at[DRAFT_DEPTHS], right_at[DRAFT_DEPTHS];
 };
 
 /* Prompt lookup alone: what stood behind the request's last tokens before (lookup.h). */
 const struct draft_sources *draft_lookup(void);
 void draft_lookup_source(struct draft_source *to); /* the same, as one of several */
 
-bool draft_keeps(const struct draft_sources *s); /* does any source keep what was said? */
+bool draft_keeps(const struct draft_sources *s);      /* does any source keep what was said? */
+bool draft_takes_time(const struct draft_sources *s); /* does any take time that is measured? */
 void draft_set_evict(const struct draft_sources *s, enum draft_evict rule);
 int draft_source_named(const struct draft_sources *s, const char *name); /* its place; -1: none */
 void draft_begin(const struct draft_sources *s, struct request *r);      /* s: NULL is fine */
 void draft_end(const struct draft_sources *s, struct request *r);
+/* Its step will guess for it by source `source`, and add up to n_new tokens: what it needs for that. */
+bool draft_lend(const struct draft_sources *s, int source, struct request *r, int n_new, struct draft_cache *c);
 /* Its step has guessed for it, and its tokens are in the timeline. */
 void draft_take_made(const struct draft_sources *s, struct request *r, const struct draft_made *m);
 /* A step has verified n draft tokens, of which `right` were; wrong: what stood behind these was not. */

@@ -3,9 +3,10 @@
 #include <math.h>
 #include <string.h>
 
-/* The prior is wide: a token of a small machine costs a hundred times that of a large one, and a fit that doubts it for
- * a hundred steps says nothing for so long. */
-static const double FORGET = 0.98, MAX_VARIANCE = 1e4, PRIOR = 1e4;
+/* Variances are those of a fit whose steps are wrong by as much as they take, and they are not, by far. So the prior is
+ * wider than the thousandfold by which machines differ: a step of another size teaches at once what a row costs, where
+ * a fit that doubts it would have a policy draft, or switch, for a hundred steps on a wrong price. */
+static const double FORGET = 0.98, MAX_VARIANCE = 1e4, PRIOR = 1e6;
 /* Units in which a typical step has terms near 1, so that one number can stand for all variances. */
 static const double ROW_UNIT = 64, LOOK_UNIT = 65536, NS_UNIT = 1e6;
 

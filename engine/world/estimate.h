@@ -40,6 +40,19 @@ static inline void step_size_add(struct step_size *s, int rows, double before)
     }
 }
 
+/* n draft tokens more, shared evenly by sequences that decode. */
+static inline void step_size_draft(struct step_size *s, int n)
+{
+    double each = s->rows ? s->looked_at / s->rows : 0;
+    int chunks = n < s->n_seqs ? n : s->n_seqs;
+    s->rows += n;
+    s->n_logits += n;
+    s->looked_at += n * each;
+    s->n_chunks = chunks;
+    s->chunk_rows = chunks ? n + chunks : 0;
+    s->chunk_looked_at = s->chunk_rows * each;
+}
+
 struct estimate_cell {
     struct layout layout;
     bool cas; /* of steps that send rows to the owners of FFN layers */

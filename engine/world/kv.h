@@ -47,9 +47,10 @@ struct kv_place {
     int32_t *phys;           /* [n_blocks][n] the physical block on each rank of a block in use */
     int32_t *unused;         /* block numbers that stand for nothing now */
     int n_unused, n_cached;
-    struct list cached; /* oldest first, but for those in `saved` */
-    struct list saved;  /* held last by a copy to host memory, which is no use of them: oldest first */
-    struct map index;   /* key.h[0] -> block; the whole key is compared on a hit */
+    struct list cached;         /* oldest first, but for those in `saved` */
+    struct list saved;          /* held last by a copy to host memory, which is no use of them: oldest first */
+    struct map index;           /* key.h[0] -> block; the whole key is compared on a hit */
+    uint64_t n_entered, n_left; /* keys that ever came into the index, or out of it */
     int below;   /* the place of the next tier, host memory or the disk, if a block here is n_below whole ones of it */
     int n_below; /* 0: it is not, or there is none, and nothing is ever unsaved */
     struct kv_key *below_keys; /* [n_blocks][n_below] what they would be found by there */
@@ -73,6 +74,7 @@ struct kv_pool {
     uint64_t clock, n_evicted;
     uint64_t n_resets;     /* times that all cached blocks were forgotten */
     struct hasher *hasher; /* of the prefix keys */
+    bool trusted;          /* nobody has chosen the texts, as in virtual time: a quick hash tells them apart */
 };
 
 void kv_init(struct kv_pool *p, int n_ranks, int n_blocks);
@@ -148,8 +150,10 @@ void kv_forget_rank(struct kv_pool *p,
 bool kv_check(const struct kv_pool *p); /* full recount; false = a bug */
 
 /* Prefix keys: a SHA-256 chain over units of KV_UNIT tokens, begun with the tenant's salt, so tenants never share and
- * equal keys mean equal text. A block of u units has the key of its last unit: so the same chain serves every place. */
-struct kv_key kv_key_root(const char *salt);
+ * equal keys mean equal text. A block of u units has the key of its last unit: so the same chain serves every place.
+ * Where texts are trusted the chain goes on with 128 bits that are mixed, not hashed: who chose the text could make two
+ * the same. */
+struct kv_key kv_key_root(const struct kv_pool *p, const char *salt);
 struct kv_key kv_key_next(const struct kv_pool *p, struct kv_key parent, const int32_t *tokens);
 
 #endif

@@ -70,6 +70,7 @@ static const struct {
     [C_DRAFT_TOKENS] = {"vllm:spec_decode_num_draft_tokens_total", NULL, "Draft tokens that steps have verified."},
     [C_DRAFT_ACCEPTED] = {"vllm:spec_decode_num_accepted_tokens_total", NULL,
                           "Of them, those that were what the request says."},
+    [C_DRAFT_MODEL_NS] = {"moonshift:draft_model_seconds_total", NULL, "Time that a draft model took behind steps."},
     [C_PROBES] = {"moonshift:probes_total", NULL, "Times that a request was asked what it would answer by now."},
     [C_PROBE_TOKENS] = {"moonshift:probe_tokens_total", NULL, "Tokens that such probes said."},
     [C_EARLY_STOPS] = {"moonshift:early_stops_total", NULL, "Requests whose thinking was closed early."},
@@ -117,8 +118,9 @@ static int n_bounds(enum histogram h)
 
 void metrics_observe(struct metrics *m, enum histogram h, double value)
 {
-    int n = n_bounds(h), i = 0;
-    while (i < n && value > histograms[h].bounds[i])
+    const double *bounds = histograms[h].bounds;
+    int i = 0;
+    while (i < HISTOGRAM_MAX_BUCKETS && bounds[i] > 0 && value > bounds[i])
         i++;
     m->histograms[h].buckets[i]++;
     m->histograms[h].sum += value;
@@ -155,7 +157,7 @@ void metrics_put_label(struct buf *out, const char *value)
 /* Times are counted in whole nanoseconds and shown in seconds. */
 static void put_count(struct buf *out, enum counter c, uint64_t v)
 {
-    if (c == C_WAS_WAIT_NS)
+    if (c == C_WAS_WAIT_NS || c == C_DRAFT_MODEL_NS)
         buf_printf(out, "%.9f\n", (double)v * 1e-9);
     else
         buf_printf(out, "%llu\n", (unsigned long long)v);

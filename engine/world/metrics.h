@@ -44,6 +44,7 @@ enum counter {
     C_DRAFTS,
     C_DRAFT_TOKENS,
     C_DRAFT_ACCEPTED,
+    C_DRAFT_MODEL_NS,
     C_PROBES,
     C_PROBE_TOKENS,
     C_EARLY_STOPS,

@@ -405,6 +405,9 @@ static void apply_verb(struct plan *p, const struct plan_verb *v)
     case PLAN_EVICT:
         world_evict_drafts(w, v->evict);
         break;
+    case PLAN_EMBED:
+        w->embed_rule = v->embed;
+        break;
     case PLAN_HOLD:
         world_hold(w, v->request, v->until_ns, v->text, p->now_ns);
         break;

@@ -15,7 +15,8 @@ struct plan_item {
     int n_tokens;           /* of its timeline, from n_computed (after the prefix hit) on */
     struct drafts drafts;   /* rows behind them, of tokens that may follow; in the plan's arena */
     int source;             /* whose they are */
-    bool asks;              /* the step is to guess what follows it, for the next one (draft_made) */
+    int asks;               /* tokens that the step is to guess behind it, for the next one (draft_made); 0: none */
+    int asked;              /* with asks: the source that they are for */
     int n_prefix;           /* tokens that the prefix cache gives a newly started request */
     bool starts;            /* waiting -> running by this plan */
     int from_place, n_from; /* n_from > 0: its prefix is n_from blocks of another place, to be copied */
@@ -53,6 +54,7 @@ enum plan_verb_kind {
     PLAN_FFN,
     PLAN_WEIGHTS,
     PLAN_EVICT,
+    PLAN_EMBED,
     PLAN_PROBE,
     PLAN_CONCLUDE
 };
@@ -76,6 +78,7 @@ struct plan_verb {
     enum ffn_mode mode;               /* ffn */
     bool replicated;                  /* weights; or pooled */
     enum draft_evict evict;           /* evict: of what was said, for draft tokens */
+    struct embed_rule embed;          /* embed */
 };
 
 struct plan {
@@ -116,10 +119,17 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget);
 int plan_add(struct plan_batch *b, req_id id, int n);
 /* Draft tokens (draft.h) for a request that decodes in a batch of this plan, as far as there is room for them without
  * anybody giving way. *g: what was guessed, as far as it is verified. False with a reason; g->n is 0 where nobody has
- * an idea. Called again for the same request it keeps the first w->most of those that it has. */
+ * an idea. Called again for the same request it keeps the first w->most of those that it has. w->next says what its
+ * step guesses for the next one. */
 bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct draft_guess *g);
+/* What it takes in ns, behind the step of this batch, that source guesses n tokens for each of so many of its requests,
+ * as they are spread over the group's ranks. 0: its guesses take no time of their own; *seen: the forwards of a draft
+ * model that this rests on. */
+double plan_draft_ns(const struct plan_batch *b, int source, int n, int requests, uint64_t *seen);
 /* What goes first of what sources of draft tokens keep, from now on, until the policy ends. */
 bool plan_evict(struct plan *p, enum draft_evict rule);
+/* By which rule the replicas of the encoder take texts from now on, until the policy ends. */
+bool plan_embed(struct plan *p, struct embed_rule r);
 /* A running request is asked what it would answer if it stopped thinking now (probe.h): from the next plan on its probe
  * waits, a request like others, for the group that its parent runs in. */
 bool plan_probe(struct plan *p, req_id id);

@@ -37,7 +37,7 @@ static struct request *find_victim(const struct plan *p, const struct request *r
     struct request *probe = r->parent ? NULL : find_probe(p, place, blocks);
     if (r->parent || probe)
         return probe;
-    for (int q = 0; q < 2; q++)
+    for (int q = p->world->n_parked ? 0 : 1; q < 2; q++) /* of the waiting, only parked ones have any blocks */
         for (int i = queues[q]->n - 1; i >= 0; i--) {
             struct request *v = queues[q]->items[i];
             if (request_compare(v, r) <= 0)

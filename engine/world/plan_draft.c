@@ -57,16 +57,27 @@ static bool is_asked(const struct draft_sources *s, int i, int source)
     return source < 0 ? i == 0 || !s->items[i].by_name : i == source;
 }
 
+/* Tokens that the step after this one can verify, of `most`. */
+static int room_behind(const struct plan *p, const struct request *r, int most)
+{
+    int answer = r->spec->max_tokens - request_output(r) - 2, length = p->world->limits.max_model_len - r->n_tokens - 2,
+        room = answer < length ? answer : length;
+    most = most < MOST_HEADS ? most : MOST_HEADS;
+    return room < most ? room : most;
+}
+
 /* Where a source is asked whose guesses steps make, this step makes the next one, if there can be a next one. */
-static void ask(const struct plan *p, struct plan_batch *b, const struct request *r, int source)
+static void ask(const struct plan *p, struct plan_batch *b, const struct request *r, const struct draft_wish *w)
 {
     const struct draft_sources *s = p->world->drafts;
     struct plan_item *it = &b->items[r->plan_item];
-    bool goes_on = request_output(r) + 2 < r->spec->max_tokens && r->n_tokens + 2 < p->world->limits.max_model_len;
-    for (int i = 0; i < s->n && goes_on && !it->asks && b->n_asks < MOST_ASKS; i++) {
-        it->asks = s->items[i].made && is_asked(s, i, source);
-        b->n_asks += it->asks;
-    }
+    int n = room_behind(p, r, w->next ? w->next : w->most);
+    for (int i = 0; i < s->n && n > 0 && !it->asks && b->n_asks < MOST_ASKS; i++)
+        if (s->items[i].made && is_asked(s, i, w->source)) {
+            it->asks = s->items[i].most && s->items[i].most < n ? s->items[i].most : n;
+            it->asked = i;
+            b->n_asks++;
+        }
 }
 
 /* A tree with one branch is a chain. */
@@ -133,14 +144,14 @@ bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct dr
     if (p->reason)
         return false;
     struct plan_item *it = &b->items[r->plan_item];
+    if (w->next > 0 || (w->next == 0 && !it->drafts.n))
+        ask(p, b, r, w);
     if (it->drafts.n) {
         g->source = it->source;
         g->n = w->most;
         return cut(p, b, r, w->most);
     }
-    if (w->most > 0)
-        ask(p, b, r, w->source);
-    struct draft_wish wish = {room_for(p, r, b, w->most), w->source, w->tree};
+    struct draft_wish wish = {.most = room_for(p, r, b, w->most), .source = w->source, .tree = w->tree};
     if (wish.most)
         guess(p, r, &wish, g);
     if (!g->n)
@@ -152,6 +163,32 @@ bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct dr
     b->n_tokens += g->n;
     take_blocks(p, r, g->n, 1);
     return true;
+}
+
+/* Cached tokens that a row of a request that decodes looks at. */
+static double looked_at(const struct plan_batch *b)
+{
+    double all = 0;
+    int n = 0;
+    for (int i = 0; i < b->n_items; i++)
+        if (request_output(b->items[i].request)) {
+            all += b->items[i].request->n_tokens;
+            n++;
+        }
+    return n ? all / n : 0;
+}
+
+/* Each token is a forward, of a row for each request. */
+double plan_draft_ns(const struct plan_batch *b, int source, int n, int requests, uint64_t *seen)
+{
+    const struct world *w = b->plan->world;
+    int members = b->group->n_ranks / b->group->base.pp, rows = (requests + members - 1) / members;
+    struct step_size size = {.rows = rows, .looked_at = rows * looked_at(b), .n_seqs = rows, .n_logits = rows};
+    *seen = 0;
+    if (!w->drafts->items[source].timed || n < 1 || requests < 1)
+        return 0;
+    double ns = n * estimator_ns(&w->draft_estimate, (struct layout){1, 1, 1}, size, seen);
+    return *seen ? ns : 0; /* the first ones will tell */
 }
 
 bool plan_evict(struct plan *p, enum draft_evict rule)

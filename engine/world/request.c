@@ -68,10 +68,9 @@ struct request *request_add(struct request_table *t, struct request_spec *s)
     r->id = (uint64_t)t->generations[slot] << 32 | slot;
     r->spec = s;
     r->n_tokens = s->n_prompt;
-    r->cap_tokens = s->n_prompt + 64;
-    r->tokens = mem_new_array((size_t)r->cap_tokens, sizeof *r->tokens);
-    memcpy(r->tokens, s->prompt, (size_t)s->n_prompt * sizeof *r->tokens);
-    r->root_key = kv_key_root(s->salt);
+    r->cap_tokens = s->n_prompt;
+    r->tokens = s->prompt;
+    s->prompt = NULL;
     if (s->probe_every)
         r->probes = mem_new(sizeof *r->probes);
     for (int i = 0; i < s->n_given_keys; i++)
@@ -114,6 +113,7 @@ void request_remove(struct request_table *t, struct request *r)
     mem_free(r->tokens);
     mem_free(r->blocks);
     mem_free(r->keys);
+    mem_free(r->seen);
     mem_free(r);
 }
 
@@ -138,7 +138,7 @@ void request_note_progress(struct request *r, int64_t now_ns)
 void request_append(struct request *r, int32_t token)
 {
     if (r->n_tokens == r->cap_tokens) {
-        r->cap_tokens *= 2;
+        r->cap_tokens += r->cap_tokens < 256 ? 64 : r->cap_tokens / 4;
         r->tokens = mem_resize(r->tokens, (size_t)r->cap_tokens, sizeof *r->tokens);
     }
     r->tokens[r->n_tokens++] = token;

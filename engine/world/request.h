@@ -44,11 +44,11 @@ struct request_spec {
     int priority;                    /* lower is sooner; 0 by default */
     int64_t arrival_ns;              /* engine clock, at the first byte understood, before tokenising */
     double slo_ttft_ms, slo_tpot_ms; /* hints for policies; 0: none */
-    int32_t *prompt;
-    int n_prompt;                  /* >= 1 */
-    int max_tokens;                /* >= 0; 0 only with prompt logprobs (echo) */
-    bool offline;                  /* nobody waits for its answer: a line of a batch */
-    bool open_ended;               /* the client gave no max_tokens: it is all that there is room for */
+    int32_t *prompt;                 /* the request takes it, as the beginning of its timeline */
+    int n_prompt;                    /* >= 1 */
+    int max_tokens;                  /* >= 0; 0 only with prompt logprobs (echo) */
+    bool offline;                    /* nobody waits for its answer: a line of a batch */
+    bool open_ended;                 /* the client gave no max_tokens: it is all that there is room for */
     int probe_every, probe_window; /* early stop: tokens between probes, and answers that have to agree; 0: not asked */
     int min_tokens;
     int32_t *stop_ids; /* end ids of the model (unless ignore_eos) and the client's */
@@ -75,6 +75,14 @@ struct prompt_logprobs {
     struct token_logprobs items[];
 };
 
+/* What a request found of its prefix in a place: still so while no key has left the place's index, and all there is
+ * while none has entered it. */
+struct prefix_seen {
+    int n_blocks;
+    int n_tokens;               /* of the request, then */
+    uint64_t n_entered, n_left; /* of the place, then */
+};
+
 enum req_state { REQ_FREE, REQ_WAITING, REQ_RUNNING };
 
 struct request {
@@ -97,10 +105,10 @@ struct request {
     uint64_t moving_from; /* the ranks that those copies read */
     bool lost;            /* busy, and one of these ranks has failed: what the step computes does not count */
     int n_published;      /* full blocks already offered to the prefix cache */
-    struct kv_key
-        root_key; /* of the salt; the prefix keys of units of KV_UNIT tokens follow, made when first asked for */
-    struct kv_key *keys;
+    struct kv_key *keys;  /* prefix keys of its units of KV_UNIT tokens, made when first asked for */
     int n_keys, cap_keys;
+    struct prefix_seen *seen; /* by place: what was found of it in the cache when it was last looked for */
+    int n_seen;
     /* the queue */
     double key;     /* sort key: smaller is sooner; admit chooses it, arrival by default */
     uint64_t order; /* of submission: breaks ties */

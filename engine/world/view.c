@@ -6,6 +6,8 @@ void view_init(struct view *v, const struct world *w, int64_t now_ns)
     v->world = w;
     v->now_ns = now_ns;
     v->n_idle = 0;
+    if (w->embed)
+        embed_link_see(w->embed, &v->embed);
     for (int i = 0; i < p->n_groups; i++) {
         const struct group *g = partition_group(p, i);
         if (g->idle && !g->held)

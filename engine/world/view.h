@@ -9,7 +9,8 @@ struct view {
     const struct world *world; /* queues are in order: world->waiting, world->running */
     int64_t now_ns;
     int n_idle;
-    int idle[MAX_RANKS]; /* ids of groups that may take a step: idle and not held */
+    int idle[MAX_RANKS];      /* ids of groups that may take a step: idle and not held */
+    struct embed_facts embed; /* where an encoder is served beside (world->embed); else nothing */
 };
 
 static inline const struct group *view_group(const struct view *v, int id) /* NULL: no such group */

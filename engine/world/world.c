@@ -21,6 +21,7 @@ void world_init(struct world *w, const struct limits *l, const struct node_shape
     kv_init(&w->kv, shape->n_ranks, n_blocks);
     partition_init(&w->partition, shape->n_ranks);
     estimator_init(&w->estimate);
+    estimator_init(&w->draft_estimate);
     request_table_init(&w->requests);
 }
 
@@ -142,7 +143,7 @@ void world_rekey(struct world *w, struct request *r, double key)
 static struct kv_key unit_key(const struct kv_pool *kv, struct request *r, int i)
 {
     while (r->n_keys <= i) {
-        struct kv_key parent = r->n_keys ? r->keys[r->n_keys - 1] : r->root_key;
+        struct kv_key parent = r->n_keys ? r->keys[r->n_keys - 1] : kv_key_root(kv, r->spec->salt);
         request_give_key(r, kv_key_next(kv, parent, r->tokens + r->n_keys * KV_UNIT));
     }
     return r->keys[i];
@@ -187,9 +188,23 @@ static int prefix_from(const struct world *w, struct request *r, int place, int 
     return n;
 }
 
+/* Looked for again only where the place's index has changed: a long queue asks for all of it at every step. */
 int world_prefix(const struct world *w, struct request *r, int place)
 {
-    return prefix_from(w, r, place, 0);
+    const struct kv_place *l = kv_place(&w->kv, place);
+    if (!world_may_share(w, r))
+        return 0;
+    if (r->n_seen <= place) {
+        r->seen = mem_resize(r->seen, (size_t)w->kv.n_places, sizeof *r->seen);
+        for (; r->n_seen < w->kv.n_places; r->n_seen++)
+            r->seen[r->n_seen] = (struct prefix_seen){0};
+    }
+    struct prefix_seen *s = &r->seen[place];
+    int had = s->n_left == l->n_left ? s->n_blocks : 0;
+    if (s->n_left != l->n_left || s->n_entered != l->n_entered || s->n_tokens != r->n_tokens)
+        *s = (struct prefix_seen){prefix_from(w, r, place, had * l->tokens_per_block), r->n_tokens, l->n_entered,
+                                  l->n_left};
+    return s->n_blocks;
 }
 
 int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks)
@@ -238,6 +253,12 @@ static void join_group(struct request *r, struct group *g)
     g->n_running++;
 }
 
+static void set_parked(struct world *w, struct request *r, bool parked)
+{
+    w->n_parked += parked - r->parked;
+    r->parked = parked;
+}
+
 static void run(struct world *w, struct request *r, struct group *g)
 {
     queue_delete(&w->waiting, r);
@@ -246,7 +267,8 @@ static void run(struct world *w, struct request *r, struct group *g)
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
     join_group(r, g);
-    r->parked = r->left_behind = false;
+    set_parked(w, r, false);
+    r->left_behind = false;
 }
 
 void world_start(struct world *w, struct request *r, struct group *g, int64_t now_ns)
@@ -484,7 +506,7 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         if (!r->parent)
             metrics_add(w->metrics, C_PREEMPTIONS, 1);
     }
-    r->parked = keep_kv && r->n_blocks > 0;
+    set_parked(w, r, keep_kv && r->n_blocks > 0);
     if (!r->parked)
         forget_kv(w, r);
 }
@@ -508,7 +530,7 @@ int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns)
 {
     int n = 0;
     *next_ns = INT64_MAX;
-    for (int i = 0; i < w->waiting.n; i++) {
+    for (int i = 0; i < w->waiting.n && w->n_parked; i++) {
         struct request *r = w->waiting.items[i];
         if (!r->parked || r->n_moving || world_in_host(w, r))
             continue;
@@ -564,6 +586,7 @@ void world_end(struct world *w, struct request *r, enum ending how)
     else
         tenants_leave(&w->tenants, r->tenant);
     w->n_held -= r->held_until_ns != 0;
+    set_parked(w, r, false);
     leave_group(w, r);
     partition_note_token(&w->partition, r, 0);
     if (!r->parent)
@@ -595,34 +618,4 @@ bool world_has_work(const struct world *w)
         if (world_eligible(w, w->waiting.items[i]))
             return true;
     return false;
-}
-
-static bool tenants_check(const struct world *w)
-{
-    int n_waiting = 0, n_running = 0;
-    int64_t tokens = 0;
-    bool idle = false;
-    for (int i = 0; i < w->tenants.n; i++) {
-        const struct tenant *t = w->tenants.items[i];
-        n_waiting += t->n_waiting;
-        n_running += t->n_running;
-        tokens += t->waiting_tokens;
-        idle = idle || t->n_waiting + t->n_running <= 0;
-    }
-    return !idle && n_waiting + w->n_probes_waiting == w->waiting.n &&
-           n_running + w->n_probes_running == w->running.n && tokens == w->waiting_tokens;
-}
-
-bool world_check(const struct world *w)
-{
-    int64_t waiting_tokens = 0;
-    int held = 0;
-    for (int i = 0; i < w->waiting.n; i++) {
-        waiting_tokens += w->waiting.items[i]->parent ? 0 : w->waiting.items[i]->n_tokens;
-        held += w->waiting.items[i]->held_until_ns != 0;
-    }
-    return kv_check(&w->kv) && partition_check(w) && queue_check(&w->waiting, REQ_WAITING) &&
-           queue_check(&w->running, REQ_RUNNING) && w->waiting.n + w->running.n == w->requests.n_live &&
-           waiting_tokens == w->waiting_tokens && tenants_check(w) && held == w->n_held &&
-           w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/world/embed.h"
 #include "engine/world/estimate.h"
 #include "engine/world/kv.h"
 #include "engine/world/metrics.h"
@@ -89,6 +90,7 @@ struct world {
     int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
     int n_held;                      /* of the waiting, those that the policy holds back */
+    int n_parked;                    /* of the waiting, those whose KV is kept */
     const struct thinking *thinking; /* how it ends; NULL: nothing is probed. The engine's */
     uint64_t n_probes_made;
     int n_probes_waiting, n_probes_running; /* in the queues, and not counted by tenants */
@@ -104,12 +106,15 @@ struct world {
     const struct draft_sources *drafts; /* NULL: nothing is drafted */
     bool draft_trees;                   /* the devices verify trees, too */
     struct draft_listener draft_listener;
-    enum draft_evict evict; /* of what they keep, as the policy says */
+    enum draft_evict evict;         /* of what they keep, as the policy says */
+    const struct embed_link *embed; /* of an encoder that is served beside; NULL: none is. The engine's */
+    struct embed_rule embed_rule;   /* of its replicas, as the policy says */
     struct world_cost cost;
     struct estimator estimate;
-    uint64_t next_order, step;     /* step: scheduling points so far */
-    uint64_t n_submitted, n_ended; /* n_submitted == n_ended + live, always */
-    double arrival_rate;           /* requests/s, exponential average over about 10 s */
+    struct estimator draft_estimate; /* of the forwards of a draft model, in the layout {1, 1, 1} */
+    uint64_t next_order, step;       /* step: scheduling points so far */
+    uint64_t n_submitted, n_ended;   /* n_submitted == n_ended + live, always */
+    double arrival_rate;             /* requests/s, exponential average over about 10 s */
     int64_t last_arrival_ns;
     struct metrics *metrics;
 };

@@ -8,21 +8,29 @@
 #include "kernels/cpu/encode_pack.h"
 #include "kernels/cpu/pool.h"
 
-_Static_assert((int64_t)ENCODE_LEVELS *ENCODE_LEVELS *ENCODE_LEAF <= INT32_MAX, "a leaf's sum fits");
+_Static_assert((int64_t)ENCODE_LEVELS *((int)ENCODE_INPUT_SUM + (int)ENCODE_LEAF / 2 + 16) <= INT32_MAX,
+               "a leaf's sum fits");
+_Static_assert((int)ENCODE_LEVELS + (int)ENCODE_INPUT_LEVELS <= INT16_MAX, "a folded input fits");
+_Static_assert((int)ENCODE_KEYS <= (int)ENCODE_LEAF, "the weights of keys are one leaf");
+
+/* A leaf of the inner rows of a feed-forward layer; a little more than that apart, so that they do not all lie in the
+ * same lines of the cache. */
+enum { INNER_LD = ENCODE_LEAF + 16 };
 
 /* Of one thread. */
 struct encode_thread {
-    float *rows; /* [ENCODE_ROWS][ld of the widest] */
-    float *more; /* [ENCODE_ROWS][ld of hidden] */
-    struct encode_inputs inputs;
-    float *head;
+    float *rows;                        /* [ENCODE_ROWS][INNER_LD] */
+    float *more;                        /* [ENCODE_ROWS][ld of hidden] */
+    struct encode_inputs inputs, inner; /* of hidden, of ffn columns */
+    struct encode_head_room head;
+    uint8_t *head_bytes;
 };
 
 struct encode_device {
     const struct encode_kernels *kernels;
     struct pool *pool;
     struct encode_opts opts;
-    size_t ld, widest; /* of hidden; of hidden and ffn */
+    size_t ld; /* of hidden */
     struct encode_thread *threads;
     int n_threads;
 };
@@ -62,17 +70,32 @@ static int pick(const char *isa, const struct encode_kernels **out, struct err *
     return *out ? 0 : err_set(e, E_UNSUPPORTED, "this CPU has no instruction set \"%.20s\"; use auto", isa);
 }
 
-static bool thread_open(const struct encode_device *d, struct encode_thread *t)
+static bool inputs_open(struct encode_inputs *in, size_t ld)
 {
-    struct encode_inputs *in = &t->inputs;
-    in->ldq = d->widest;
-    in->ldd = (d->widest + ENCODE_LEAF - 1) / ENCODE_LEAF;
-    t->rows = mem_try_aligned(ENCODE_ROWS * d->widest * sizeof *t->rows, 64);
-    t->more = mem_try_aligned(ENCODE_ROWS * d->ld * sizeof *t->more, 64);
+    in->ldq = ld;
+    in->ldd = encode_leaves((int)ld);
     in->q = mem_try_aligned(ENCODE_ROWS * in->ldq * sizeof *in->q, 64);
     in->d = mem_try_aligned(ENCODE_ROWS * in->ldd * sizeof *in->d, 64);
-    t->head = mem_try_aligned(encode_head_floats(d->opts.hidden / d->opts.n_heads) * sizeof *t->head, 64);
-    return t->rows && t->more && in->q && in->d && t->head;
+    in->fold = mem_try_aligned(ENCODE_ROWS * in->ldd * sizeof *in->fold, 64);
+    return in->q && in->d && in->fold;
+}
+
+static void inputs_close(struct encode_inputs *in)
+{
+    mem_free(in->q);
+    mem_free(in->d);
+    mem_free(in->fold);
+}
+
+static bool thread_open(const struct encode_device *d, struct encode_thread *t)
+{
+    int dim = d->opts.hidden / d->opts.n_heads;
+    t->rows = mem_try_aligned(ENCODE_ROWS * INNER_LD * sizeof *t->rows, 64);
+    t->more = mem_try_aligned(ENCODE_ROWS * d->ld * sizeof *t->more, 64);
+    bool ok = inputs_open(&t->inputs, d->ld) && inputs_open(&t->inner, ENCODE_LD(d->opts.ffn));
+    t->head_bytes = mem_try_aligned(encode_head_room(&t->head, NULL, dim), 64);
+    encode_head_room(&t->head, t->head_bytes, dim);
+    return ok && t->rows && t->more && t->head_bytes;
 }
 
 static void device_close(struct encode_device *d)
@@ -83,9 +106,9 @@ static void device_close(struct encode_device *d)
         struct encode_thread *t = &d->threads[i];
         mem_free(t->rows);
         mem_free(t->more);
-        mem_free(t->inputs.q);
-        mem_free(t->inputs.d);
-        mem_free(t->head);
+        inputs_close(&t->inputs);
+        inputs_close(&t->inner);
+        mem_free(t->head_bytes);
     }
     mem_free(d->threads);
     pool_close(d->pool);
@@ -110,7 +133,6 @@ static int device_open(struct encode_device **out, const struct encode_opts *o, 
     *out = NULL;
     d->opts = *o;
     d->ld = ENCODE_LD(o->hidden);
-    d->widest = ENCODE_LD(o->ffn) > d->ld ? ENCODE_LD(o->ffn) : d->ld;
     int rc = pick(o->isa, &d->kernels, e);
     if (!rc)
         rc = open_threads(d, e);
@@ -183,13 +205,19 @@ static void embed(struct encode_device *d, const struct encode_embed *a)
 
 /* ---- linear ---- */
 
-/* y = W x of n <= ENCODE_ROWS rows. */
+/* n <= ENCODE_ROWS rows of w's columns to inputs of the thread. */
+static void round_rows(const struct encode_device *d, struct encode_thread *t, const struct encode_matrix *w,
+                       const float *x, int n)
+{
+    for (int r = 0; r < n; r++)
+        d->kernels->round(x + (size_t)r * (size_t)w->padded_cols, w->padded_cols, &t->inputs, r);
+}
+
+/* y = W x of such rows. */
 static void multiply(const struct encode_device *d, struct encode_thread *t, const struct encode_matrix *w,
                      const float *x, float *y, int n)
 {
-    for (int r = 0; r < n; r++)
-        d->kernels->round(x + (size_t)r * (size_t)w->padded_cols, w->padded_cols,
-                          t->inputs.q + (size_t)r * t->inputs.ldq, t->inputs.d + (size_t)r * t->inputs.ldd);
+    round_rows(d, t, w, x, n);
     d->kernels->linear(w, &t->inputs, n, y, ENCODE_LD(w->rows));
 }
 
@@ -213,7 +241,7 @@ static void linear_item(void *ctx, int item, int thread)
 static void linear(struct encode_device *d, const struct encode_matrix *w, const float *x, float *y, int rows)
 {
     struct linear_call c = {d, w, x, y, cut_rows(d, rows)};
-    ASSERT((size_t)w->padded_cols <= d->widest);
+    ASSERT((size_t)w->padded_cols <= d->ld);
     pool_run(d->pool, c.items.n, linear_item, &c);
 }
 
@@ -246,7 +274,7 @@ static void attend_item(void *ctx, int item, int thread)
         .n_q = n - from < ENCODE_QUERIES ? n - from : ENCODE_QUERIES,
         .n_keys = n,
         .dim = dim,
-        .room = c->d->threads[thread].head,
+        .room = &c->d->threads[thread].head,
     };
     c->d->kernels->head(&h);
 }
@@ -275,6 +303,26 @@ static void norms(const struct encode_device *d, float *x, const float *more, co
                          x + (size_t)r * d->ld);
 }
 
+/* t->more = down gelu(up x), a leaf of the inner columns at a time: they are rounded while they lie in the cache. */
+static void feed_forward(const struct encode_device *d, struct encode_thread *t, const struct encode_block *a,
+                         const float *x, int n)
+{
+    int wide = (int)ENCODE_LD(a->up->rows), step = ENCODE_LEAF / ENCODE_GROUP;
+    round_rows(d, t, a->up, x, n);
+    for (int g = 0; g < a->up->groups; g += step) {
+        int end = g + step < a->up->groups ? g + step : a->up->groups, have = (end - g) * ENCODE_GROUP;
+        int left = wide - g * ENCODE_GROUP, columns = left < ENCODE_LEAF ? left : ENCODE_LEAF;
+        struct encode_matrix part = encode_matrix_part(a->up, g, end);
+        d->kernels->linear(&part, &t->inputs, n, t->rows, INNER_LD);
+        for (int r = 0; r < n; r++) {
+            float *row = t->rows + (size_t)r * INNER_LD;
+            memset(row + have, 0, (size_t)(columns - have) * sizeof *row);
+            d->kernels->gelu(row, columns, &t->inner, r, g / step);
+        }
+    }
+    d->kernels->linear(a->down, &t->inner, n, t->more, d->ld);
+}
+
 static void block_item(void *ctx, int item, int thread)
 {
     const struct block_call *c = ctx;
@@ -282,14 +330,11 @@ static void block_item(void *ctx, int item, int thread)
     const struct encode_block *a = c->a;
     struct encode_thread *t = &d->threads[thread];
     int first = item_begin(&c->items, item), n = item_begin(&c->items, item + 1) - first;
-    size_t wide = ENCODE_LD(d->opts.ffn), ld3 = ENCODE_LD(3 * d->opts.hidden);
+    size_t ld3 = ENCODE_LD(3 * d->opts.hidden);
     float *x = a->x + (size_t)first * d->ld;
     multiply(d, t, a->out, a->o + (size_t)first * d->ld, t->more, n);
     norms(d, x, t->more, &a->norm1, n);
-    multiply(d, t, a->up, x, t->rows, n);
-    for (int r = 0; r < n; r++)
-        d->kernels->gelu(t->rows + (size_t)r * wide, (int)wide);
-    multiply(d, t, a->down, t->rows, t->more, n);
+    feed_forward(d, t, a, x, n);
     norms(d, x, t->more, &a->norm2, n);
     if (a->next)
         multiply(d, t, a->next, x, a->qkv + (size_t)first * ld3, n);

@@ -1,6 +1,6 @@
 /* The matrices of an encoder on a CPU; kernels/encode.h says what they do, encode_kernels.h how they lie. Made by any
  * thread, immutable afterwards. Invariant: every weight is -ENCODE_LEVELS .. ENCODE_LEVELS, so that a leaf's sum of
- * products fits 32 bits. */
+ * products fits 32 bits (ENCODE_INPUT_SUM). */
 #ifndef CPU_ENCODE_PACK_H
 #define CPU_ENCODE_PACK_H
 

@@ -34,10 +34,14 @@ enum {
 };
 
 /* 32 quantised inputs: x ~ d * q, |q| <= QUANT_MAX. Sixteen bits, since eight cost the model a tenth of a nat where two
- * tokens are close. q is kept as two planes of int8, q = 255 * high + low, both in -127 .. 127: the dots stay int8
- * dots, twice as many, and exact. */
+ * tokens are close. The dots with them are exact, so each instruction set keeps q as its dots read it, in QUANT_BLOCK
+ * bytes: as 16-bit integers, or as two planes of int8, q = 255 * high + low, both in -127 .. 127. */
 #define QUANT_MAX 32512.0f /* 255 * 127 + 127 */
-enum { PLANES = 2 };
+enum { QUANT_BLOCK = 64 };
+
+/* Quantised inputs lie in the order in which they are multiplied: of every ROW_TILE rows (or all, when there are
+ * fewer), block by block, each row's. */
+enum { ROW_TILE = 4 };
 
 struct qmeta {
     float d, s;           /* scale; d * sum of q */
@@ -56,10 +60,10 @@ struct linear_job {
     const struct weight *w;
     int leaf0, leaf1, col0, col1; /* the window's leaves and columns of the matrix */
     const struct sum_step *steps; /* [leaf1 - leaf0] */
-    const int8_t *q;              /* [rows][PLANES][ldq] quantised inputs: high, low */
-    const struct qmeta *meta;     /* [rows][ldm] */
-    size_t ldq, ldm;
-    const float *x; /* [rows][ldx] plain inputs, for float weights */
+    const int8_t *q;              /* [rows / tile][blocks][tile][QUANT_BLOCK] quantised inputs */
+    const struct qmeta *meta;     /* [rows / tile][blocks][tile] */
+    size_t blocks, tile;          /* of 32 columns; ROW_TILE, or the rows when they are fewer */
+    const float *x;               /* [rows][ldx] plain inputs, for float weights */
     size_t ldx;
     float *y; /* [rows][ldy] outputs of group 0 of the window at y[0] */
     size_t ldy;
@@ -67,6 +71,12 @@ struct linear_job {
     int group0, rows_out; /* the window's first group and its rows */
     bool accumulate;
 };
+
+/* Index of the first block of a row. */
+static inline size_t quant_at(size_t blocks, size_t tile, size_t row)
+{
+    return row / tile * tile * blocks + row % tile;
+}
 
 /* Working memory of one thread in a linear call. */
 struct linear_scratch {
@@ -102,7 +112,7 @@ struct cpu_kernels {
     const char *isa;
     void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y); /* y may be x */
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
-    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m); /* n a multiple of 32; q[PLANES][n] */
+    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile); /* n a multiple of 32 */
     /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
     void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);
     void (*attend)(const struct attend_job *j);

@@ -11,8 +11,9 @@ struct linear_call {
     int cols, rows_per_item; /* of the input phase */
     float *x;                /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
     size_t ldx;
-    int8_t *q;              /* [rows][cols], or NULL */
-    struct qmeta *meta;     /* [rows][blocks] */
+    size_t blocks, tile; /* as in struct linear_job */
+    int8_t *q;           /* or NULL */
+    struct qmeta *meta;
     float *temp;            /* [n_threads][cols] */
     struct sum_step *steps; /* one window for all outputs: they share the input */
     struct linear_job job[LINEAR_MAX_OUT];
@@ -62,9 +63,10 @@ static void input_item(void *ctx, int item, int thread)
             plain_inputs(c, r, y);
             x = y;
         }
-        if (c->q)
-            c->d->kernels->quantise_row(x, c->cols, c->q + (size_t)r * PLANES * (size_t)c->cols,
-                                        c->meta + (size_t)r * (size_t)(c->cols / BLOCK_COLS));
+        if (c->q) {
+            size_t at = quant_at(c->blocks, c->tile, (size_t)r);
+            c->d->kernels->quantise_row(x, c->cols, c->q + at * QUANT_BLOCK, c->meta + at, c->tile);
+        }
     }
 }
 
@@ -121,8 +123,11 @@ static bool reserve(struct linear_call *c)
     }
     size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
-    size_t q = quant ? aligned(rows * PLANES * cols) : 0;
-    size_t meta = quant ? aligned(rows * (cols / BLOCK_COLS) * sizeof(struct qmeta)) : 0;
+    c->blocks = cols / BLOCK_COLS;
+    c->tile = rows < ROW_TILE ? rows : ROW_TILE;
+    size_t n_blocks = (rows + c->tile - 1) / c->tile * c->tile * c->blocks;
+    size_t q = quant ? n_blocks * QUANT_BLOCK : 0;
+    size_t meta = quant ? aligned(n_blocks * sizeof(struct qmeta)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
     if (!device_grow(c->d, &c->d->inputs, q + meta + x + t + leaves * sizeof(struct sum_step)))
@@ -164,8 +169,8 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .steps = c->steps,
         .q = c->q,
         .meta = c->meta,
-        .ldq = (size_t)c->cols,
-        .ldm = (size_t)(c->cols / BLOCK_COLS),
+        .blocks = c->blocks,
+        .tile = c->tile,
         .x = own ? c->x : a->x.data,
         .ldx = own ? c->ldx : (size_t)a->x.ld,
         .y = o->y.data,

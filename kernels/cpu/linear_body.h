@@ -8,11 +8,9 @@ struct block_at {
     const float *scale, *min; /* panel */
 };
 
-INLINE int zero_shift(enum family f, bool panel)
+INLINE int zero_shift(enum family f)
 {
-    if (f == FAM_S8)
-        return s8_biased(panel) ? 7 : 0;
-    return f == FAM_U4 ? 3 : f == FAM_U5 ? 4 : f == FAM_K6 ? 5 : 0;
+    return f == FAM_S8 ? S8_SHIFT : f == FAM_U4 ? 3 : f == FAM_U5 ? 4 : f == FAM_K6 ? 5 : 0;
 }
 
 INLINE vf packed_scale(enum family f, const struct block_at *b, int part)
@@ -33,15 +31,18 @@ INLINE vf packed_min(enum family f, const struct block_at *b)
     return vf_sub(vf_set1(0), vf_mul(dmin, vf_load_u8(s + 16)));
 }
 
-INLINE void part_add(enum family f, bool panel, int R, int part, const struct block_at *b, vi dot[][2],
-                     const struct qmeta *meta, size_t ldm, vf acc[])
+/* Adds the chunks that share a scale: all of a block, or for K6 the part's half. */
+INLINE void part_add(enum family f, bool panel, int R, int part, const struct block_at *b, const int8_t *q,
+                     const struct qmeta *meta, vf acc[])
 {
-    int shift = zero_shift(f, panel);
+    vi dot[QUANT_TILE];
+    dot_block(family_bits(f), panel, part, R, b->w, q, dot);
+    int shift = zero_shift(f);
     vf dw = panel ? vf_load(b->scale + GROUP_ROWS * part) : packed_scale(f, b, part);
     UNROLL for (int r = 0; r < R; r++)
     {
-        const struct qmeta *m = meta + (size_t)r * ldm;
-        vi t = vi_planes(dot[PLANES * r][part], dot[PLANES * r + 1][part]);
+        const struct qmeta *m = meta + r;
+        vi t = dot[r];
         if (shift)
             t = vi_sub_shifted(t, vi_load1(f == FAM_K6 ? &m->half[part] : &m->sum), shift);
         acc[r] = vf_fma(vf_mul(dw, vf_load1(&m->d)), vi_to_f(t), acc[r]);
@@ -49,17 +50,15 @@ INLINE void part_add(enum family f, bool panel, int R, int part, const struct bl
 }
 
 /* acc[r] += block * inputs of row r. */
-INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b, const int8_t *q, size_t ldq,
-                      const struct qmeta *meta, size_t ldm, vf acc[])
+INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b, const int8_t *q,
+                      const struct qmeta *meta, vf acc[])
 {
-    vi dot[PLANES * QUANT_TILE][2];
-    dot_block(family_bits(f), panel, PLANES * R, b->w, q, ldq, dot);
-    part_add(f, panel, R, 0, b, dot, meta, ldm, acc);
+    part_add(f, panel, R, 0, b, q, meta, acc);
     if (f == FAM_K6)
-        part_add(f, panel, R, 1, b, dot, meta, ldm, acc);
+        part_add(f, panel, R, 1, b, q, meta, acc);
     if (family_has_min(f)) {
         vf mw = panel ? vf_load(b->min) : packed_min(f, b);
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_fma(mw, vf_load1(&meta[(size_t)r * ldm].s), acc[r]);
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_fma(mw, vf_load1(&meta[r].s), acc[r]);
     }
 }
 
@@ -118,7 +117,7 @@ INLINE struct block_at block_find(enum family f, bool panel, const uint8_t *grou
     struct block_at at = {0};
     if (panel) {
         int i = b - panel_block0;
-        at.w = s->panel + (size_t)i * 512 * (f == FAM_S8 ? PANEL_PLANES : 1);
+        at.w = s->panel + (size_t)i * PANEL_BLOCK;
         at.scale = s->scale[i][0];
         at.min = s->min[i];
     } else {
@@ -138,16 +137,15 @@ INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
-    const int8_t *q = j->q + (size_t)row * PLANES * j->ldq;
-    const struct qmeta *meta = j->meta + (size_t)row * j->ldm;
+    size_t input = quant_at(j->blocks, j->tile, (size_t)row);
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
         vf acc[QUANT_TILE];
         UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
             struct block_at block = block_find(f, panel, group, b, 2 * leaf0, s);
-            int i = b - first;
-            block_add(f, panel, R, &block, q + (size_t)i * BLOCK_COLS, j->ldq, meta + i, j->ldm, acc);
+            size_t i = input + (size_t)(b - first) * j->tile;
+            block_add(f, panel, R, &block, j->q + i * QUANT_BLOCK, j->meta + i, acc);
         }
         leaf_done(j, R, g, row, at, j->steps[leaf - j->leaf0], acc, s);
     }
@@ -183,7 +181,7 @@ INLINE void panel_fill(enum family f, const struct linear_job *j, int g, int lea
         struct block_at at = {0};
         int i = b - 2 * leaf0;
         at.w = family_block(f, group, b, &at.head);
-        panel_block(family_bits(f), at.w, s->panel + (size_t)i * 512 * (f == FAM_S8 ? PANEL_PLANES : 1));
+        panel_block(family_bits(f), at.w, s->panel + (size_t)i * PANEL_BLOCK);
         for (int part = 0; part < (f == FAM_K6 ? 2 : 1); part++)
             vf_store(s->scale[i][part], packed_scale(f, &at, part));
         if (family_has_min(f))
@@ -194,12 +192,13 @@ INLINE void panel_fill(enum family f, const struct linear_job *j, int g, int lea
 typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,
                       struct linear_scratch *s);
 
-/* Few rows multiply straight from the packed bytes; more unpack each weight once for all of them. */
+/* Few rows multiply straight from the packed bytes, tile after tile; more unpack each weight once for all of them. */
 INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear_job *j, int g, int row0, int n,
                         struct linear_scratch *s)
 {
-    if (n <= QUANT_TILE) {
-        quant_rows(f, false, j, g, row0, n, 0, j->leaf0, j->leaf1, s);
+    if (n <= in_place_rows(f)) {
+        for (int i = 0; i < n; i += tile_rows(n - i, QUANT_TILE))
+            quant_rows(f, false, j, g, row0 + i, n - i, 0, j->leaf0, j->leaf1, s);
         return;
     }
     for (int a = j->leaf0, b; a < j->leaf1; a = b) {

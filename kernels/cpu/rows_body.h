@@ -40,26 +40,25 @@ static void swiglu_row(const float *x, const float *x2, int n, float *y)
 
 /* Rounds to nearest even at a scale of amax / 32512. A block that holds an infinity or a NaN becomes all NaN: the bad
  * value must show. */
-static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m)
+static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile)
 {
-    int8_t *high = q, *low = q + n;
-    for (int b = 0; b < n / 32; b++) {
-        uint32_t bits = amax_bits32(x + 32 * b);
+    for (int b = 0; b < n / 32; b++, x += 32, q += tile * QUANT_BLOCK, m += tile) {
+        uint32_t bits = amax_bits32(x);
         float amax, inverse = 0;
         memcpy(&amax, &bits, 4);
-        m[b].d = amax / QUANT_MAX;
+        m->d = amax / QUANT_MAX;
         if (amax < 1e-30f)
-            m[b].d = 0;
+            m->d = 0;
         else if (bits >= 0x7f800000u)
-            m[b].d = __builtin_nanf("");
+            m->d = __builtin_nanf("");
         else
             inverse = QUANT_MAX / amax;
         if (inverse > 0)
-            round32(x + 32 * b, inverse, high + 32 * b, low + 32 * b, m[b].half);
+            round32(x, inverse, q, m->half);
         else
-            memset(high + 32 * b, 0, 32), memset(low + 32 * b, 0, 32), m[b].half[0] = m[b].half[1] = 0;
-        m[b].sum = m[b].half[0] + m[b].half[1];
-        m[b].s = m[b].d * (float)m[b].sum;
+            memset(q, 0, QUANT_BLOCK), m->half[0] = m->half[1] = 0;
+        m->sum = m->half[0] + m->half[1];
+        m->s = m->d * (float)m->sum;
     }
 }
 

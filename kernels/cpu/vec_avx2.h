@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/vec_ymm.h"
 
-enum { TILE = 4, QUANT_TILE = 2 }; /* 4 rows (or 2 of two planes) x 16 outputs: 8 registers of sums, 4 of weights */
+enum { TILE = 4, QUANT_TILE = 4 }; /* 4 rows x 16 outputs: 8 registers of sums, 2 of weights */
 
 typedef struct {
     __m256 a, b;
@@ -147,14 +147,26 @@ INLINE vi vi_load1(const int32_t *p)
     return (vi){x, x};
 }
 
-INLINE __m256i planes8(__m256i high, __m256i low)
+/* Sixteen integers of 16 bits, the columns of every four in the order 0, 2, 1, 3: that of pairs (widened()). Adds their
+ * sum to none. */
+INLINE int32_t put16(const float *x, __m256 k, int8_t *to)
 {
-    return _mm256_add_epi32(_mm256_sub_epi32(_mm256_slli_epi32(high, 8), high), low);
+    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), k));
+    __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), k));
+    __m256i q = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+    q = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(q, 0xd8), 0xd8);
+    _mm256_storeu_si256((__m256i *)to, q);
+    a = _mm256_madd_epi16(q, _mm256_set1_epi16(1));
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+    return _mm_cvtsi128_si32(s);
 }
 
-INLINE vi vi_planes(vi high, vi low)
+INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2])
 {
-    return (vi){planes8(high.a, low.a), planes8(high.b, low.b)};
+    sum[0] = put16(x, _mm256_set1_ps(k), q);
+    sum[1] = put16(x + 16, _mm256_set1_ps(k), q + 32);
 }
 
 INLINE vi vi_sub_shifted(vi x, vi y, int shift)
@@ -168,23 +180,17 @@ INLINE vf vi_to_f(vi x)
     return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
 }
 
-/* A panel of 8-bit weights holds two planes: the low and the high nibbles of w + 128, because pairs of 8-bit products
- * overflow the 16-bit sums of vpmaddubsw and pairs of 4-bit ones do not (8 * 2 * 15 * 127 = 30480). */
-enum { PANEL_PLANES = 2 };
-INLINE bool s8_biased(bool panel)
-{
-    return panel;
-}
+enum { S8_SHIFT = 0, PANEL_BLOCK = 1024 };
 
 INLINE __m256i load32(const uint8_t *p)
 {
     return _mm256_load_si256((const __m256i *)p);
 }
 
-INLINE __m256i four_of(const int8_t *a)
+INLINE __m256i two_of(const int8_t *q)
 {
     int32_t x;
-    memcpy(&x, a, 4);
+    memcpy(&x, q, 4);
     return _mm256_set1_epi32(x);
 }
 
@@ -202,118 +208,85 @@ INLINE __m256i high_bits(int bits, const uint8_t *w, int c, int h)
 }
 
 /* Half h of chunk c as 32 bytes. */
-INLINE __m256i chunk(int bits, bool panel, const uint8_t *w, int c, int h)
+INLINE __m256i chunk(int bits, const uint8_t *w, int c, int h)
 {
-    if (panel || bits == 8)
+    if (bits == 8)
         return load32(w + 64 * c + 32 * h);
     __m256i x = load32(w + 64 * (c % 4) + 32 * h);
     x = _mm256_and_si256(c < 4 ? x : _mm256_srli_epi16(x, 4), _mm256_set1_epi8(15));
-    return bits == 4 ? x : _mm256_or_si256(x, high_bits(bits, w, c, h));
+    return _mm256_or_si256(x, high_bits(bits, w, c, h));
 }
 
-/* Keeps the compiler from regrouping integer sums: it would hold all the products in registers that there are not. */
-INLINE void in_order(__m256i *x)
+/* Half h of two of a chunk's four columns, the even or the odd ones, as 16-bit integers. */
+INLINE __m256i two_columns(int bits, bool panel, const uint8_t *w, int c, int odd, int h)
 {
-    __asm__("" : "+x"(*x));
-}
-
-/* Adds the n chunks of a list of unsigned weights to s16[r]: few enough that 16 bits hold. */
-INLINE void dot_chunks(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, const int *list,
-                       int n, __m256i s16[][2])
-{
-    UNROLL for (int i = 0; i < n; i++)
-    {
-        int c = list[i];
-        __m256i w0 = chunk(bits, panel, w, c, 0), w1 = chunk(bits, panel, w, c, 1);
-        UNROLL for (int r = 0; r < R; r++)
-        {
-            __m256i x = four_of(a + (size_t)r * lda + 4 * c);
-            __m256i p0 = _mm256_maddubs_epi16(w0, x), p1 = _mm256_maddubs_epi16(w1, x);
-            s16[r][0] = i ? _mm256_add_epi16(s16[r][0], p0) : p0;
-            s16[r][1] = i ? _mm256_add_epi16(s16[r][1], p1) : p1;
-            in_order(&s16[r][0]);
-            in_order(&s16[r][1]);
-        }
+    if (panel)
+        return load32(w + 128 * c + 64 * odd + 32 * h);
+    if (bits == 4) {
+        __m256i x = load32(w + 64 * (c % 4) + 32 * h);
+        int shift = 8 * odd + 4 * (c / 4);
+        x = shift ? _mm256_srli_epi16(x, shift) : x;
+        return shift == 12 ? x : _mm256_and_si256(x, _mm256_set1_epi16(15));
     }
+    __m256i x = chunk(bits, w, c, h);
+    if (bits == 8)
+        return _mm256_srai_epi16(odd ? x : _mm256_slli_epi16(x, 8), 8);
+    return odd ? _mm256_srli_epi16(x, 8) : _mm256_and_si256(x, _mm256_set1_epi16(255));
 }
 
-INLINE void flush16(int R, __m256i s16[][2], int factor, bool first, int part, vi dot[][2])
+/* Keeps the compiler from regrouping integer sums: it would hold all the products in registers that there are not. Two
+ * products and then two sums also keep the ports busier than a product and a sum in turn. */
+INLINE void in_order(__m256i *a, __m256i *b)
 {
-    __m256i k = _mm256_set1_epi16((short)factor);
+    __asm__("" : "+x"(*a), "+x"(*b));
+}
+
+/* sum[r] += pairs of columns w of 16 outputs * the pair of row r. */
+INLINE void dot_pairs(int R, const __m256i w[2], const int8_t *q, bool first, vi sum[])
+{
     UNROLL for (int r = 0; r < R; r++)
     {
-        __m256i x = _mm256_madd_epi16(s16[r][0], k), y = _mm256_madd_epi16(s16[r][1], k);
-        dot[r][part].a = first ? x : _mm256_add_epi32(dot[r][part].a, x);
-        dot[r][part].b = first ? y : _mm256_add_epi32(dot[r][part].b, y);
+        __m256i x = two_of(q + QUANT_BLOCK * r);
+        __m256i a = _mm256_madd_epi16(w[0], x), b = _mm256_madd_epi16(w[1], x);
+        in_order(&a, &b);
+        sum[r].a = first ? a : _mm256_add_epi32(sum[r].a, a);
+        sum[r].b = first ? b : _mm256_add_epi32(sum[r].b, b);
+        in_order(&sum[r].a, &sum[r].b);
     }
 }
 
-/* Signed 8-bit weights, exact: |w| * (a with w's sign); 2 * 128 * 127 fits 16 bits. */
-INLINE void dot_s8(int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[][2])
+INLINE const int8_t *near_by(const int8_t *p)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
-    UNROLL for (int c = 0; c < 8; c++)
+    __asm__("" : "+r"(p));
+    return p;
+}
+
+INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+{
+    int n = bits == 6 ? 4 : 8;
+    UNROLL for (int i = 0; i < n; i++)
     {
-        __m256i w0 = load32(w + 64 * c), w1 = load32(w + 64 * c + 32);
-        __m256i m0 = _mm256_abs_epi8(w0), m1 = _mm256_abs_epi8(w1);
-        UNROLL for (int r = 0; r < R; r++)
+        int c = panel || bits > 5 ? 4 * part + i : i / 2 + 4 * (i % 2); /* chunks whose nibbles share bytes together */
+        UNROLL for (int odd = 0; odd < 2; odd++)
         {
-            __m256i x = four_of(a + (size_t)r * lda + 4 * c);
-            __m256i p0 = _mm256_madd_epi16(_mm256_maddubs_epi16(m0, _mm256_sign_epi8(x, w0)), ones);
-            __m256i p1 = _mm256_madd_epi16(_mm256_maddubs_epi16(m1, _mm256_sign_epi8(x, w1)), ones);
-            dot[r][0].a = c ? _mm256_add_epi32(dot[r][0].a, p0) : p0;
-            dot[r][0].b = c ? _mm256_add_epi32(dot[r][0].b, p1) : p1;
-            in_order(&dot[r][0].a);
-            in_order(&dot[r][0].b);
+            __m256i two[2] = {two_columns(bits, panel, w, c, odd, 0), two_columns(bits, panel, w, c, odd, 1)};
+            dot_pairs(R, two, q + 8 * c + 4 * odd, i + odd == 0, dot);
         }
     }
 }
 
-INLINE void dot_block(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[][2])
+/* Weights that take long to unpack are kept in a panel from fewer rows on. */
+INLINE int in_place_rows(enum family f)
 {
-    static const int order[8] = {0, 4, 1, 5, 2, 6, 3, 7}, line[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    __m256i s16[PLANES * QUANT_TILE][2];
-    if (bits == 8 && !panel) {
-        dot_s8(R, w, a, lda, dot);
-    } else if (bits == 8) {
-        dot_chunks(4, true, R, w, a, lda, line, 8, s16);
-        flush16(R, s16, 1, true, 0, dot);
-        dot_chunks(4, true, R, w + 512, a, lda, line, 8, s16);
-        flush16(R, s16, 16, false, 0, dot);
-    } else if (bits == 4) {
-        dot_chunks(4, panel, R, w, a, lda, panel ? line : order, 8, s16);
-        flush16(R, s16, 1, true, 0, dot);
-    } else if (bits == 5) { /* 4 * 2 * 31 * 127 = 31496 */
-        dot_chunks(5, panel, R, w, a, lda, order, 4, s16);
-        flush16(R, s16, 1, true, 0, dot);
-        dot_chunks(5, panel, R, w, a, lda, order + 4, 4, s16);
-        flush16(R, s16, 1, false, 0, dot);
-    } else { /* 2 * 2 * 63 * 127 = 32004 */
-        UNROLL for (int part = 0; part < 2; part++)
-        {
-            dot_chunks(6, panel, R, w, a, lda, line + 4 * part, 2, s16);
-            flush16(R, s16, 1, true, part, dot);
-            dot_chunks(6, panel, R, w, a, lda, line + 4 * part + 2, 2, s16);
-            flush16(R, s16, 1, false, part, dot);
-        }
-    }
+    return f == FAM_K6 ? QUANT_TILE : family_is_k(f) || family_bits(f) == 5 ? 2 * QUANT_TILE : 4 * QUANT_TILE;
 }
 
 INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)
 {
-    const __m256i low = _mm256_set1_epi8(15), flip = _mm256_set1_epi8((char)0x80);
     UNROLL for (int c = 0; c < 8; c++)
     {
-        UNROLL for (int h = 0; h < 2; h++)
-        {
-            __m256i x = chunk(bits, false, w, c, h), *to = (__m256i *)(out + 64 * c + 32 * h);
-            if (bits == 8) {
-                x = _mm256_xor_si256(x, flip);
-                _mm256_store_si256(to + 16, _mm256_and_si256(_mm256_srli_epi16(x, 4), low));
-                x = _mm256_and_si256(x, low);
-            }
-            _mm256_store_si256(to, x);
-        }
+        UNROLL for (int i = 0; i < 4; i++)
+            _mm256_store_si256((__m256i *)(out + 128 * c + 32 * i), two_columns(bits, false, w, c, i / 2, i % 2));
     }
 }
 

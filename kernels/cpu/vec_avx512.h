@@ -145,14 +145,40 @@ INLINE float vf_max_lane(vf x)
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
+INLINE int32_t sum16(__m128i q)
+{
+    __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8((char)0x80)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+}
+
+/* Packs 32 integers of -127 .. 127 into bytes; the sums of the two halves, times `weight`, are added. */
+INLINE void put_plane(const __m256 v[4], int8_t *plane, int32_t weight, int32_t sum[2])
+{
+    __m256i lo = _mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
+    __m256i hi = _mm256_packs_epi32(_mm256_cvtps_epi32(v[2]), _mm256_cvtps_epi32(v[3]));
+    __m256i all = _mm256_packs_epi16(lo, hi); /* dwords 0,2,4,6 of lane order 0 4 1 5 2 6 3 7 */
+    all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)plane, all);
+    sum[0] += weight * sum16(_mm256_castsi256_si128(all));
+    sum[1] += weight * sum16(_mm256_extracti128_si256(all, 1));
+}
+
+INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2])
+{
+    __m256 h[4], l[4];
+    for (int i = 0; i < 4; i++) {
+        __m256 n = nearest8(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(k)));
+        h[i] = nearest8(_mm256_mul_ps(n, _mm256_set1_ps(1.0f / 255.0f)));
+        l[i] = _mm256_sub_ps(n, _mm256_mul_ps(h[i], _mm256_set1_ps(255.0f))); /* exact: small integers */
+    }
+    sum[0] = sum[1] = 0;
+    put_plane(h, q, 255, sum);
+    put_plane(l, q + 32, 1, sum);
+}
+
 INLINE vi vi_load1(const int32_t *p)
 {
     return _mm512_set1_epi32(*p);
-}
-
-INLINE vi vi_planes(vi high, vi low)
-{
-    return _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high, 8), high), low);
 }
 
 INLINE vi vi_sub_shifted(vi x, vi y, int shift)
@@ -166,12 +192,7 @@ INLINE vf vi_to_f(vi x)
 }
 
 /* 8-bit weights are multiplied as w + 128, since vpdpbusd takes its first factor unsigned; it never saturates. */
-enum { PANEL_PLANES = 1 };
-INLINE bool s8_biased(bool panel)
-{
-    (void)panel;
-    return true;
-}
+enum { S8_SHIFT = 7, PANEL_BLOCK = 512 };
 
 /* The bits above the nibble of chunk c, in place. */
 INLINE __m512i high_bits(int bits, const uint8_t *w, int c)
@@ -199,21 +220,36 @@ INLINE __m512i chunk(int bits, bool panel, const uint8_t *w, int c)
     return bits == 4 ? x : _mm512_or_si512(x, high_bits(bits, w, c));
 }
 
-INLINE void dot_block(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[][2])
+INLINE __m512i four_of(const int8_t *q)
 {
-    UNROLL for (int c = 0; c < 8; c++)
+    int32_t four;
+    memcpy(&four, q, 4);
+    return _mm512_set1_epi32(four);
+}
+
+INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+{
+    __m512i high[QUANT_TILE], low[QUANT_TILE];
+    int n = bits == 6 ? 4 : 8;
+    UNROLL for (int i = 0; i < n; i++)
     {
+        int c = 4 * part + i;
         __m512i x = chunk(bits, panel, w, c);
-        int part = bits == 6 ? c / 4 : 0;
-        bool first = bits == 6 ? c % 4 == 0 : c == 0;
         UNROLL for (int r = 0; r < R; r++)
         {
-            int32_t four;
-            memcpy(&four, a + (size_t)r * lda + 4 * c, 4);
-            dot[r][part] =
-                _mm512_dpbusd_epi32(first ? _mm512_setzero_si512() : dot[r][part], x, _mm512_set1_epi32(four));
+            const int8_t *at = q + QUANT_BLOCK * r + 4 * c;
+            high[r] = _mm512_dpbusd_epi32(i ? high[r] : _mm512_setzero_si512(), x, four_of(at));
+            low[r] = _mm512_dpbusd_epi32(i ? low[r] : _mm512_setzero_si512(), x, four_of(at + 32));
         }
     }
+    UNROLL for (int r = 0; r < R; r++) dot[r] =
+        _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high[r], 8), high[r]), low[r]);
+}
+
+INLINE int in_place_rows(enum family f)
+{
+    (void)f;
+    return QUANT_TILE;
 }
 
 INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)

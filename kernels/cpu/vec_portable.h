@@ -178,14 +178,15 @@ INLINE int32_t nearest(float x)
     return (int32_t)(u - 0x4b400000u);
 }
 
-/* q = round to nearest even of x[i] * k for 32 floats, |q| <= QUANT_MAX, as planes; the sums of the two halves. */
-INLINE void round32(const float *x, float k, int8_t *high, int8_t *low, int32_t sum[2])
+/* q = round to nearest even of x[i] * k for 32 floats, |q| <= QUANT_MAX, as planes, the high one
+ * first; the sums of the two halves. */
+INLINE void round32(const float *x, float k, int8_t *to, int32_t sum[2])
 {
     sum[0] = sum[1] = 0;
     for (int i = 0; i < 32; i++) {
         int32_t q = nearest(x[i] * k), h = nearest((float)q * (1.0f / 255.0f));
-        high[i] = (int8_t)h;
-        low[i] = (int8_t)(q - 255 * h);
+        to[i] = (int8_t)h;
+        to[32 + i] = (int8_t)(q - 255 * h);
         sum[i / 16] += q;
     }
 }
@@ -194,13 +195,6 @@ INLINE vi vi_load1(const int32_t *p)
 {
     vi r;
     LANES r.v[i] = *p;
-    return r;
-}
-
-INLINE vi vi_planes(vi high, vi low)
-{
-    vi r;
-    LANES r.v[i] = high.v[i] * 255 + low.v[i];
     return r;
 }
 
@@ -223,14 +217,9 @@ INLINE void prefetch(const void *p)
     (void)p;
 }
 
-/* Integer dots of one packed block (pack.h) with R planes of 32 int8: dot[r][0], and dot[r][1] for the second 16
- * columns of 6-bit weights. Here 8-bit weights stay signed, and a panel is the block with one byte per weight. */
-enum { PANEL_PLANES = 1 };
-INLINE bool s8_biased(bool panel)
-{
-    (void)panel;
-    return false;
-}
+/* 8-bit weights are multiplied as w + (1 << S8_SHIFT), or as they are where it is 0. Here a panel is the block with one
+ * byte per weight. */
+enum { S8_SHIFT = 0, PANEL_BLOCK = 512 };
 
 INLINE int weight_at(int bits, bool panel, const uint8_t *w, int c, int j)
 {
@@ -246,16 +235,25 @@ INLINE int weight_at(int bits, bool panel, const uint8_t *w, int c, int j)
     return low;
 }
 
-INLINE void dot_block(int bits, bool panel, int R, const uint8_t *w, const int8_t *a, size_t lda, vi dot[][2])
+/* Exact dots of one packed block (pack.h) with the inputs of R rows; of 6-bit weights, of 16 columns: the part's. */
+INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
-    int parts = bits == 6 ? 2 : 1;
     memset(dot, 0, (size_t)R * sizeof dot[0]);
-    for (int c = 0; c < 8; c++)
+    for (int c = 4 * part, end = bits == 6 ? c + 4 : 8; c < end; c++)
         for (int j = 0; j < 64; j++) {
-            int q = weight_at(bits, panel, w, c, j);
-            for (int r = 0; r < R; r++)
-                dot[r][parts == 2 ? c / 4 : 0].v[j / 4] += q * a[(size_t)r * lda + (size_t)(4 * c + j % 4)];
+            int x = weight_at(bits, panel, w, c, j);
+            for (int r = 0; r < R; r++) {
+                const int8_t *at = q + QUANT_BLOCK * r + 4 * c + j % 4;
+                dot[r].v[j / 4] += x * (255 * at[0] + at[32]);
+            }
         }
+}
+
+/* Up to so many rows weights are multiplied from where they lie; more are worth a panel. */
+INLINE int in_place_rows(enum family f)
+{
+    (void)f;
+    return QUANT_TILE;
 }
 
 /* One block's weights, a byte each, chunk after chunk. */

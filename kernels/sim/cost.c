@@ -417,12 +417,16 @@ int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w
     return m->model.n_layers;
 }
 
-void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
-                  struct sim_outside *sum)
+struct step_cost cost_noted(const struct sim_machine *m, struct layout l, struct sim_weights w,
+                            const struct step_size *s, struct sim_outside *sum)
 {
+    if (!sum)
+        return cost_parts(m, l, w, s);
     struct sim_machine noting = *m;
     noting.outside = sum;
-    sum->total_ns += cost_parts(&noting, l, w, s).total;
+    struct step_cost c = cost_parts(&noting, l, w, s);
+    sum->total_ns += c.total;
+    return c;
 }
 
 int64_t cost_step(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s)

@@ -42,9 +42,10 @@ struct step_cost cost_stage(const struct sim_machine *m, struct layout l, const 
                             int micro);
 int cost_pool(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
               struct sim_pool_layer *layers); /* as sim_machine_pool */
-/* Adds the time of such a step to the sum, and how much of it is priced outside of what was measured. */
-void cost_outside(const struct sim_machine *m, struct layout l, struct sim_weights w, const struct step_size *s,
-                  struct sim_outside *sum);
+/* cost_parts, adding the time of such a step to the sum, and how much of it is priced outside of what was measured.
+ * NULL: to none. */
+struct step_cost cost_noted(const struct sim_machine *m, struct layout l, struct sim_weights w,
+                            const struct step_size *s, struct sim_outside *sum);
 /* Copies of cached KV between devices (or, `far` false, within one): `tokens` positions of so many kv heads, counted
  * over layers. */
 int64_t cost_move(const struct sim_machine *m, int64_t tokens, int64_t heads, bool far);

@@ -7,6 +7,7 @@
 #include "engine/base/buf.h"
 #include "kernels/sim/machine.h"
 #include "kernels/sim/outside.h"
+#include "kernels/sim/residual.h"
 #include "kernels/sim/table.h"
 
 enum { SIM_GROUPS = 3 }; /* collectives are described for groups of 2, 4 and 8 */
@@ -37,12 +38,16 @@ struct sim_model {
 struct sim_machine {
     struct sim_hardware hardware;
     struct sim_model model;
-    double link_scale;        /* how many times as much all-reduces get through */
-    struct sim_tables tables; /* measured kernels; empty: the formulas alone */
+    double link_scale;               /* how many times as much all-reduces get through */
+    struct sim_tables tables;        /* measured kernels; empty: the formulas alone */
+    struct sim_residuals *residuals; /* owned; NULL: the description has none */
+    bool drawn;                      /* kernels take what a draw of the residuals says */
+    uint64_t seed;                   /* of that draw */
     struct sim_outside
         *outside; /* where prices outside of the tables are noted; NULL: nowhere. Set only in a copy, for one call */
     char *config_path;
     char name[64];
+    char twin[64]; /* "": none */
 };
 
 /* Parse and check one file's bytes, as sim_machine_open does. `name` is for the messages. */

@@ -197,7 +197,7 @@ static int64_t cost_of(struct device *d, struct layout l, int share)
     d->ffn = (struct ffn_cost){0};
     if (share > 0)
         return 0;
-    struct step_cost c = cost_parts(d->opts.sim_machine, l, weights_of(d), &s);
+    struct step_cost c = cost_noted(d->opts.sim_machine, l, weights_of(d), &s, d->opts.sim_outside);
     d->ffn = cost_ffn(d->opts.sim_machine, &s, &c);
     return (int64_t)(c.total + 0.5);
 }

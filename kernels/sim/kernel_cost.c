@@ -40,8 +40,11 @@ static double by_group(const double v[SIM_GROUPS], int g)
 
 /* ---- kernels. With a table: the roofline of the peaks plus a fixed time, times the measured utilisation. */
 
-static double noted(const struct sim_machine *m, enum sim_table_kind kind, const double *x, double ns)
+/* With the error of this place where errors are drawn. */
+static double priced(const struct sim_machine *m, enum sim_table_kind kind, const double *x, double ns)
 {
+    if (m->drawn)
+        ns *= sim_residual_draw(m->residuals, m->seed, kind, x);
     if (m->outside)
         sim_outside_note(m->outside, &m->tables, kind, x, ns);
     return ns;
@@ -80,12 +83,12 @@ double cost_gemm(const struct sim_machine *m, int bits, double rows, double n, d
     if (t->n_axes && bits == 8 && is_beyond(t, 2, rows)) {
         const double *last = &t->axis[2][t->size[2] - 1],
                      ends[2] = {gemm_in_grid(m, bits, last[-1], n, k), gemm_in_grid(m, bits, last[0], n, k)};
-        return noted(m, kind, (double[]){n, k, rows}, beyond(t, 2, ends, rows));
+        return priced(m, kind, (double[]){n, k, rows}, beyond(t, 2, ends, rows));
     }
     if (t->n_axes)
-        return noted(m, kind, (double[]){n, k, rows}, gemm_in_grid(m, bits, rows, n, k));
+        return priced(m, kind, (double[]){n, k, rows}, gemm_in_grid(m, bits, rows, n, k));
     double bytes = n * k * w / (h->memory_rate * h->gemm_memory_share), flop = 2 * rows * n * k / (peak * share);
-    return smooth_max(bytes, flop) * 1e9 + h->gemm_fixed;
+    return priced(m, kind, (double[]){n, k, rows}, smooth_max(bytes, flop) * 1e9 + h->gemm_fixed);
 }
 
 double cost_prefill_attention(const struct sim_machine *m, double n, double rows, double looked_at, int heads,
@@ -95,12 +98,13 @@ double cost_prefill_attention(const struct sim_machine *m, double n, double rows
     enum sim_table_kind kind = m->model.kv_bits == 8 ? TABLE_PREFILL_FP8 : TABLE_PREFILL_BF16;
     const struct sim_table *t = &m->tables.of[kind];
     double dim = m->model.head_dim, flop = 4 * looked_at * heads * dim;
-    if (t->n_axes) { /* a chunk with a past: as the whole prompt that has as much to look at */
+    /* a chunk with a past: as the whole prompt that has as much to look at */
+    const double x[] = {dim, (double)heads / kv_heads, sqrt(2 * looked_at / n), n, heads};
+    if (t->n_axes) {
         double roof = flop / (h->bf16_peak * 0.65) + rows * (heads + kv_heads) * 2 * dim * 2 / h->memory_rate;
-        const double x[] = {dim, (double)heads / kv_heads, sqrt(2 * looked_at / n), n, heads};
-        return noted(m, kind, x, (roof * 1e9 + 6000) * sim_table_at(t, x));
+        return priced(m, kind, x, (roof * 1e9 + 6000) * sim_table_at(t, x));
     }
-    return flop / (h->bf16_peak * h->prefill_share) * 1e9;
+    return priced(m, kind, x, flop / (h->bf16_peak * h->prefill_share) * 1e9);
 }
 
 static double decode_in_grid(const struct sim_machine *m, double n, double looked_at, int heads, int kv_heads)
@@ -124,19 +128,19 @@ double cost_decode_attention(const struct sim_machine *m, double n, double looke
         const double n0 = last[-1] / kv_heads, n1 = last[0] / kv_heads;
         const double ends[2] = {decode_in_grid(m, n0, n0 * each, heads, kv_heads),
                                 decode_in_grid(m, n1, n1 * each, heads, kv_heads)};
-        return noted(m, kind, x, beyond(t, 2, ends, x[2]));
+        return priced(m, kind, x, beyond(t, 2, ends, x[2]));
     }
     if (t->n_axes)
-        return noted(m, kind, x, decode_in_grid(m, n, looked_at, heads, kv_heads));
+        return priced(m, kind, x, decode_in_grid(m, n, looked_at, heads, kv_heads));
     double bytes = looked_at * kv_heads * dim * 2 * (m->model.kv_bits / 8);
-    return bytes / (h->memory_rate * h->kv_read_share) * 1e9;
+    return priced(m, kind, x, bytes / (h->memory_rate * h->kv_read_share) * 1e9);
 }
 
 static double collective(const struct sim_machine *m, enum sim_table_kind kind, const double x[2], double wire,
                          double by_formula)
 {
     const struct sim_table *t = &m->tables.of[kind];
-    return noted(m, kind, x, t->n_axes ? (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, x) : by_formula);
+    return priced(m, kind, x, t->n_axes ? (wire / 450e9 * 1e9 + 5000) * sim_table_at(t, x) : by_formula);
 }
 
 double cost_all_reduce(const struct sim_machine *m, int g, double bytes, bool graph)

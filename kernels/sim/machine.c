@@ -101,7 +101,8 @@ static int known_constant(const char *key)
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
         if (!strcmp(constants[i].name, key))
             return 1;
-    return !strcmp(key, "name") || !strcmp(key, "doc") || !strcmp(key, "tables");
+    return !strcmp(key, "name") || !strcmp(key, "doc") || !strcmp(key, "tables") || !strcmp(key, "residuals") ||
+           !strcmp(key, "twin");
 }
 
 static int read_hardware(struct sim_machine *m, const struct json *o, const char *name, struct err *e)
@@ -122,6 +123,21 @@ static int read_hardware(struct sim_machine *m, const struct json *o, const char
     if (m->hardware.devices != (double)(int)m->hardware.devices)
         return err_set(e, E_INPUT, "%s: \"devices\" must be a whole number", name);
     return 0;
+}
+
+/* Both are optional. */
+static int read_doubts(struct sim_machine *m, const struct json *o, const char *name, struct err *e)
+{
+    const struct json *twin = json_find(o, "twin"), *residuals = json_find(o, "residuals");
+    const char *text = json_text(twin);
+    if (twin && (!text || !*text || strlen(text) >= sizeof m->twin || !strcmp(text, m->name)))
+        return err_set(e, E_INPUT, "%s: \"twin\" must name another description of the same machine", name);
+    if (text)
+        memcpy(m->twin, text, strlen(text) + 1);
+    if (!residuals)
+        return 0;
+    m->residuals = mem_new(sizeof *m->residuals);
+    return sim_residuals_read(m->residuals, residuals, name, e);
 }
 
 /* "tables" names a file beside the description. */
@@ -150,6 +166,8 @@ int sim_hardware_read(struct sim_machine *m, const char *text, size_t n, const c
     if (!root)
         return err_prefix(e, E_INPUT, "%s", name);
     int rc = read_hardware(m, root, name, e);
+    if (!rc)
+        rc = read_doubts(m, root, name, e);
     const struct json *tables = json_find(root, "tables");
     const char *file = json_text(tables);
     if (!rc && tables && (!file || !*file || strchr(file, '/')))
@@ -324,6 +342,7 @@ void sim_machine_close(struct sim_machine *m)
     if (!m)
         return;
     sim_tables_free(&m->tables);
+    mem_free(m->residuals);
     mem_free(m->config_path);
     mem_free(m);
 }
@@ -331,6 +350,40 @@ void sim_machine_close(struct sim_machine *m)
 void sim_machine_scale_links(struct sim_machine *m, double times)
 {
     m->link_scale = times;
+}
+
+void sim_machine_draw(struct sim_machine *m, uint64_t seed)
+{
+    m->drawn = m->residuals != NULL;
+    m->seed = seed;
+}
+
+const char *sim_machine_twin(const struct sim_machine *m)
+{
+    return *m->twin ? m->twin : NULL;
+}
+
+void sim_machine_doubts(const struct sim_machine *m, struct buf *out)
+{
+    struct buf lack = {0};
+    if (m->residuals)
+        sim_residuals_lack(m->residuals, &lack);
+    if (!m->residuals)
+        buf_printf(out, "no band of kernels, as %s has no residuals", m->name);
+    else if (lack.len)
+        buf_printf(out, "kernels by the residuals of %s (none of %s)", m->name, lack.data);
+    else
+        buf_printf(out, "kernels by the residuals of %s", m->name);
+    buf_free(&lack);
+}
+
+int sim_machine_check_twin(const struct sim_machine *m, const struct sim_machine *twin, struct err *e)
+{
+    const struct sim_hardware *a = &m->hardware, *b = &twin->hardware;
+    if (a->devices != b->devices || a->memory_bytes != b->memory_bytes || a->reserve_bytes != b->reserve_bytes)
+        return err_set(e, E_INPUT, "%s is no twin of %s: devices, memory_bytes or reserve_bytes differ", twin->name,
+                       m->name);
+    return 0;
 }
 
 const char *sim_machine_config(const struct sim_machine *m)
@@ -379,11 +432,6 @@ int sim_machine_layers(const struct sim_machine *m)
 int64_t sim_machine_front_ns(const struct sim_machine *m)
 {
     return cost_front(m);
-}
-
-void sim_machine_account(const struct sim_machine *m, const struct sim_step *step, struct sim_outside *sum)
-{
-    cost_outside(m, step->layout, step->weights, &step->size, sum);
 }
 
 static int check_step(const struct sim_machine *m, const struct sim_step *step, struct err *e)

@@ -41,6 +41,15 @@ void sim_machine_close(struct sim_machine *m); /* NULL is fine */
  * Before the machine is used. */
 void sim_machine_scale_links(struct sim_machine *m, double times);
 
+/* From now on kernels take what a draw of their residuals says, the same for a seed. Before the machine is used.
+ * Without residuals in the description nothing changes. */
+void sim_machine_draw(struct sim_machine *m, uint64_t seed);
+/* The name of another description of this machine; NULL: there is none. E_INPUT: it is one of another machine. */
+const char *sim_machine_twin(const struct sim_machine *m);
+int sim_machine_check_twin(const struct sim_machine *m, const struct sim_machine *twin, struct err *e);
+/* "kernels by the residuals of h200x8", or which band there cannot be. */
+void sim_machine_doubts(const struct sim_machine *m, struct buf *out);
+
 /* The path of the model file, which is also a config.json that model_open_dummy reads. Lives as long as the machine. */
 const char *sim_machine_config(const struct sim_machine *m);
 /* How many devices the node has. */
@@ -71,11 +80,10 @@ int sim_machine_layers(const struct sim_machine *m); /* of the model */
  * not fit the machine. */
 int sim_machine_step(const struct sim_machine *m, const struct sim_step *step, const char *part, double *ns,
                      struct err *e);
-/* An account of what was priced outside of the measured tables. New ones are empty; the caller frees it. */
+/* An account of what was priced outside of the measured tables. New ones are empty; the caller frees it. A device of
+ * the machine fills it (device_opts.sim_outside). */
 struct sim_outside *sim_outside_new(void);
 void sim_outside_free(struct sim_outside *o); /* NULL is fine */
-void sim_machine_account(const struct sim_machine *m, const struct sim_step *step,
-                         struct sim_outside *sum); /* adds one step */
 /* From this share on a figure is marked where people read it. */
 #define SIM_OUTSIDE_MARK 0.001
 /* The share of the step time, 0 to 1. NULL: 0. */

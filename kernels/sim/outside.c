@@ -3,19 +3,6 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 
-static const char *const axis_names[TABLE_KINDS][TABLE_AXES] = {
-    [TABLE_GEMM_BF16] = {"outputs", "columns", "rows"},
-    [TABLE_GEMM_FP8] = {"outputs", "columns", "rows"},
-    [TABLE_PREFILL_BF16] = {"head size", "q heads per kv head", "new tokens", "sequences", "q heads"},
-    [TABLE_PREFILL_FP8] = {"head size", "q heads per kv head", "new tokens", "sequences", "q heads"},
-    [TABLE_DECODE_BF16] = {"head size", "cached tokens", "sequences times kv heads"},
-    [TABLE_DECODE_FP8] = {"head size", "cached tokens", "sequences times kv heads"},
-    [TABLE_REDUCE] = {"devices", "bytes"},
-    [TABLE_REDUCE_EAGER] = {"devices", "bytes"},
-    [TABLE_ALL_TO_ALL] = {"devices", "bytes"},
-    [TABLE_ALL_GATHER] = {"devices", "bytes"},
-};
-
 static void note_axis(struct sim_outside_table *t, int axis, const double bounds[2], double x)
 {
     if (t->axis != axis)
@@ -71,7 +58,7 @@ void sim_outside_words(const struct sim_outside *o, struct buf *out)
         if (t->ns < 0.0005 * o->total_ns)
             continue; /* 0.0% */
         buf_printf(out, "%s%s %.1f%% (%s", between, sim_table_name((enum sim_table_kind)k), 100 * t->ns / o->total_ns,
-                   axis_names[k][t->axis]);
+                   sim_table_axis((enum sim_table_kind)k, t->axis));
         if (t->low > 0)
             buf_printf(out, " down to %.6g", t->low);
         if (t->high > 0)
@@ -102,7 +89,7 @@ void sim_outside_json(const struct sim_outside *o, struct buf *out)
             continue;
         buf_printf(out, "%s{\"table\":\"%s\",\"share\":", comma, sim_table_name((enum sim_table_kind)k));
         json_put_double(out, t->ns / o->total_ns);
-        buf_printf(out, ",\"axis\":\"%s\",\"measured\":[", axis_names[k][t->axis]);
+        buf_printf(out, ",\"axis\":\"%s\",\"measured\":[", sim_table_axis((enum sim_table_kind)k, t->axis));
         json_put_double(out, t->from);
         buf_putc(out, ',');
         json_put_double(out, t->to);

@@ -14,6 +14,7 @@ enum { TABLE_AXES = 5 };
 struct sim_table {
     int n_axes, size[TABLE_AXES]; /* 0 axes: no table */
     double *axis[TABLE_AXES];     /* positive, ascending */
+    double *scale[TABLE_AXES];    /* sim_table_scale of the same points */
     int32_t *values;              /* [size[0]][size[1]]...: measured time over roofline time, in thousandths */
 };
 
@@ -43,5 +44,10 @@ double sim_table_at(const struct sim_table *t, const double *x);
 /* The first axis along which x lies outside of the grid; -1: none. */
 int sim_table_leaves(const struct sim_table *t, const double *x);
 const char *sim_table_name(enum sim_table_kind kind);
+int sim_table_find(const char *name); /* the kind; -1: none */
+int sim_table_axes(enum sim_table_kind kind);
+const char *sim_table_axis(enum sim_table_kind kind, int axis); /* in words */
+/* The logarithm of base 2 of x > 0, straight between powers of two: exact arithmetic only. */
+double sim_table_scale(double x);
 
 #endif

@@ -19,6 +19,7 @@
 #include "engine/base/places.h"
 #include "engine/engine.h"
 #include "engine/lab/arrivals.h"
+#include "engine/lab/drafts.h"
 #include "kernels/sim/machine.h"
 #include "lua/groups.h"
 #include "lua/host.h"
@@ -47,7 +48,7 @@ struct result {
 
 struct scheduled {
     uint64_t tag;
-    int n_tokens;
+    int n_tokens, n_drafts;
     bool starts;
 };
 
@@ -71,6 +72,7 @@ struct rig {
     struct model *model;
     struct sim_machine *machine; /* NULL: every step has a fixed cost */
     struct ffn_setup pool;
+    struct modelled_drafts drafts;
     struct engine *engine;
     struct result *results; /* by tag - 1 */
     struct scheduled *items;
@@ -201,8 +203,8 @@ static void record_step(struct rig *r)
                                                       .ffn = ffn_way(engine_world(r->engine), batch->group)};
         for (int i = 0; i < batch->n_items; i++) {
             r->items = grown(r->items, r->n_items, &r->cap_items, sizeof *r->items);
-            r->items[r->n_items++] = (struct scheduled){batch->items[i].request->spec->tag, batch->items[i].n_tokens,
-                                                        batch->items[i].starts};
+            const struct plan_item *it = &batch->items[i];
+            r->items[r->n_items++] = (struct scheduled){it->request->spec->tag, it->n_tokens, it->drafts.n, it->starts};
         }
     }
 }
@@ -504,6 +506,8 @@ static void push_item(lua_State *L, const struct rig *r, const struct scheduled 
     lua_setfield(L, -2, "name");
     lua_pushnumber(L, s->n_tokens);
     lua_setfield(L, -2, "tokens");
+    lua_pushnumber(L, s->n_drafts);
+    lua_setfield(L, -2, "drafts");
     lua_pushboolean(L, s->starts);
     lua_setfield(L, -2, "starts");
 }
@@ -792,6 +796,9 @@ static struct engine_setup read_setup(lua_State *L, struct rig *r)
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.device.sim_machine = r->machine;
     s.host_kv_bytes = (size_t)read_whole(L, 1, "host_kv_blocks", 0, 0, MAX_BLOCKS) * (s.kv_bytes / (size_t)blocks);
+    modelled_drafts_open(&r->drafts, &(struct modelled_drafts_setup){
+                                         .chance = read_number(L, 1, "draft_acceptance", 0, 0, 1), .vocab = c->vocab});
+    s.drafts = modelled_drafts_sources(&r->drafts);
     read_cuts(L, &s);
     read_pool(L, r, &s);
     return s;
@@ -819,6 +826,7 @@ static int m_close(lua_State *L)
         run_until(r, INT64_MAX);
     }
     engine_destroy(r->engine);
+    modelled_drafts_close(&r->drafts);
     model_close(r->model);
     sim_machine_close(r->machine);
     lua_watchdog_stop(r->dog);
@@ -862,7 +870,7 @@ static int l_engine(lua_State *L)
         " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
         "max_num_queued_tokens kv_blocks host_kv_blocks step_us "
         "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s hardware pooled "
-        "pool_slots link_gbps sharded shard_memory start_tp start_pp ");
+        "pool_slots link_gbps sharded shard_memory start_tp start_pp draft_acceptance ");
     struct rig *r = new_rig(L);
     struct err e = {0};
     r->n_ranks = (int)read_whole(L, 1, "ranks", 1, 1, MAX_RANKS);

@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "kernels/encode.h"
 #include "models/encode/bert_weights.h"
+#include "models/encode/pool.h"
 
 struct layer {
     struct encode_matrix *qkv, *out, *up, *down;
@@ -294,37 +295,6 @@ static void forward(struct bert_run *r, int n, int rows)
 
 /* ---- what a sequence gives ---- */
 
-/* The mean is added up in double, by column, in the order of the tokens. */
-static void pool_one(const struct bert_run *r, int row, int n, float *out)
-{
-    const struct bert_config *c = &r->bert->config;
-    size_t ld = ENCODE_LD(c->hidden);
-    if (c->pooling != POOL_MEAN) {
-        memcpy(out, r->x + (size_t)(c->pooling == POOL_CLS ? row : row + n - 1) * ld, (size_t)c->hidden * sizeof *out);
-        return;
-    }
-    enum { PART = 64 };
-    for (int from = 0; from < c->hidden; from += PART) {
-        double sum[PART] = {0};
-        int m = c->hidden - from < PART ? c->hidden - from : PART;
-        for (int i = 0; i < n; i++)
-            for (int k = 0; k < m; k++)
-                sum[k] += (double)r->x[(size_t)(row + i) * ld + (size_t)(from + k)];
-        for (int k = 0; k < m; k++)
-            out[from + k] = (float)(sum[k] / n);
-    }
-}
-
-static void normalise(float *v, int n)
-{
-    double square = 0;
-    for (int i = 0; i < n; i++)
-        square += (double)v[i] * (double)v[i];
-    double scale = square > 0 ? 1 / sqrt(square) : 1;
-    for (int i = 0; i < n; i++)
-        v[i] = (float)((double)v[i] * scale);
-}
-
 static void classify(struct bert_run *r, const struct encoder_seq *seqs, int n)
 {
     const struct bert *b = r->bert;
@@ -343,27 +313,20 @@ static void classify(struct bert_run *r, const struct encoder_seq *seqs, int n)
         }
 }
 
-static int check_finite(const float *v, int n, struct err *e)
-{
-    for (int i = 0; i < n; i++)
-        if (!isfinite(v[i]))
-            return err_set(e, E_DEVICE, "a vector is not finite; are the weights those of a trained model?");
-    return 0;
-}
-
 int bert_run(struct bert_run *r, const struct encoder_seq *seqs, int n, struct err *e)
 {
     const struct bert_config *c = &r->bert->config;
     int rows = lay_out(r, seqs, n);
+    size_t ld = ENCODE_LD(c->hidden);
     forward(r, n, rows);
     if (c->n_labels)
         classify(r, seqs, n);
     for (int s = 0; s < n; s++) {
         if (!c->n_labels)
-            pool_one(r, r->row0[s], seqs[s].n, seqs[s].out);
-        if (c->normalised && !c->n_labels)
-            normalise(seqs[s].out, c->hidden);
-        TRY(check_finite(seqs[s].out, c->n_labels ? c->n_labels : c->hidden, e));
+            pool_rows(c->card.pooling, r->x + (size_t)r->row0[s] * ld, ld, seqs[s].n, c->hidden, seqs[s].out);
+        if (c->card.normalised && !c->n_labels)
+            pool_normalise(seqs[s].out, c->hidden);
+        TRY(pool_check(seqs[s].out, c->n_labels ? c->n_labels : c->hidden, e));
     }
     return 0;
 }

@@ -17,14 +17,6 @@ enum {
     MOST_HEAD_DIM = 256,
 };
 
-static const char *const file_names[BERT_FILES] = {"config.json", "modules.json", "1_Pooling/config.json",
-                                                   "sentence_bert_config.json"};
-
-const char *bert_file_name(enum bert_file f)
-{
-    return file_names[f];
-}
-
 static const struct json *get(const struct json *j, const char *key)
 {
     const struct json *v = json_find(j, key);
@@ -41,50 +33,9 @@ static bool is(const struct json *j, const char *key, const char *text)
 
 static const char *const run_here[] = {"BertModel", "BertForSequenceClassification"};
 
-/* Beginnings of the names of architectures of other encoders, so that they are refused as such. */
-static const char *const encoders[] = {"Bert",       "Roberta",  "XLMRoberta", "Camembert", "DistilBert", "MPNet",
-                                       "Albert",     "Electra",  "Deberta",    "NomicBert", "ModernBert", "JinaBert",
-                                       "GteModel",   "NewModel", "NewForSequ", "Ernie",     "MegatronB",  "MobileBert",
-                                       "SqueezeBer", "XLNet",    "FlauBert",   "EuroBert",  "T5Encoder",  "NeoBERT"};
-
 static const char *first_architecture(const struct json *config)
 {
     return json_text(json_first(get(config, "architectures")));
-}
-
-static bool begins_with_one(const char *s, const char *const *names, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strncmp(s, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
-}
-
-static bool is_generating(const char *arch)
-{
-    return strstr(arch, "ForCausalLM") || strstr(arch, "LMHeadModel") || strstr(arch, "ConditionalGeneration");
-}
-
-bool bert_config_is_encoder(const char *config, size_t n, bool modules)
-{
-    struct json *j = json_parse(config, n, NULL, NULL);
-    const char *arch = first_architecture(j);
-    bool yes =
-        arch &&
-        (modules || (!is_generating(arch) && (begins_with_one(arch, encoders, sizeof encoders / sizeof *encoders))));
-    json_free(j);
-    return yes;
-}
-
-bool bert_gguf_is_encoder(const struct gguf *g)
-{
-    struct gguf_string arch;
-    uint64_t pooling = 0;
-    char key[96];
-    if (!gguf_string(g, "general.architecture", &arch) || arch.len > 64)
-        return false;
-    snprintf(key, sizeof key, "%.*s.pooling_type", (int)arch.len, arch.data);
-    return memmem(arch.data, arch.len, "bert", 4) || (gguf_u64(g, key, &pooling) && pooling != 0);
 }
 
 /* ---- numbers ---- */
@@ -120,7 +71,6 @@ static int read_sizes(struct bert_config *c, const struct json *j, struct err *e
     TRY(read_count(j, "vocab_size", MOST_VOCAB, &c->n_vocab, e));
     TRY(read_count(j, "max_position_embeddings", MOST_POSITIONS, &c->n_positions, e));
     TRY(read_count(j, "type_vocab_size", MOST_TYPES, &c->n_types, e));
-    c->max_tokens = c->n_positions;
     c->eps = eps ? (float)json_number(eps) : 1e-12f;
     return check_heads(c, e);
 }
@@ -177,60 +127,7 @@ static int read_head(struct bert_config *c, const struct json *j, struct err *e)
     return read_activation(c, j, e);
 }
 
-/* ---- the card ---- */
-
-static int read_pooling(struct bert_config *c, const struct json *j, struct err *e)
-{
-    static const struct {
-        const char *key;
-        int pooling; /* -1: not supported */
-    } modes[] = {
-        {"pooling_mode_cls_token", POOL_CLS},      {"pooling_mode_mean_tokens", POOL_MEAN},
-        {"pooling_mode_lasttoken", POOL_LAST},     {"pooling_mode_max_tokens", -1},
-        {"pooling_mode_mean_sqrt_len_tokens", -1}, {"pooling_mode_weightedmean_tokens", -1},
-    };
-    int n = 0;
-    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
-        if (!json_true(get(j, modes[i].key)))
-            continue;
-        if (modes[i].pooling < 0 || ++n > 1)
-            return err_set(e, E_UNSUPPORTED, "1_Pooling/config.json: %s%s; one of cls, mean and last is supported",
-                           modes[i].key, n > 1 ? " beside another" : "");
-        c->pooling = (enum encoder_pooling)modes[i].pooling;
-    }
-    return n ? 0 : err_set(e, E_INPUT, "1_Pooling/config.json: it names no pooling");
-}
-
-/* A list of modules: the transformer, the pooling, and perhaps the normalisation. */
-static int read_modules(struct bert_config *c, const struct json *j, struct err *e)
-{
-    static const char *const known[] = {"Transformer", "Pooling", "Normalize"};
-    size_t at = 0;
-    if (json_type(j) != JSON_ARRAY)
-        return err_set(e, E_INPUT, "modules.json is %s, not an array", json_type_name(j));
-    for (const struct json *m = json_first(j); m; m = json_next(m), at++) {
-        const char *type = last_part(json_text(get(m, "type")));
-        if (!type || at >= 3 || strcmp(type, known[at]) != 0)
-            return err_set(
-                e, E_UNSUPPORTED,
-                "modules.json: the module %.40s; Transformer, Pooling and Normalize are known, in this order",
-                type ? type : "without a type");
-    }
-    c->normalised = at == 3;
-    return 0;
-}
-
-static int read_sentence(struct bert_config *c, const struct json *j, struct err *e)
-{
-    int64_t n;
-    if (!get(j, "max_seq_length"))
-        return 0;
-    if (!json_i64(get(j, "max_seq_length"), &n) || n < 1)
-        return err_set(e, E_INPUT, "sentence_bert_config.json: max_seq_length is not a number above 0");
-    if (n < c->max_tokens)
-        c->max_tokens = (int)n;
-    return 0;
-}
+/* ---- the whole ---- */
 
 static int read_config(struct bert_config *c, const struct json *j, struct err *e)
 {
@@ -245,26 +142,25 @@ static int read_config(struct bert_config *c, const struct json *j, struct err *
                        arch ? arch : "a model without architectures");
     TRY(read_sizes(c, j, e));
     TRY(check_forms(j, e));
-    c->pooling = POOL_MEAN;
     return strcmp(arch, run_here[1]) == 0 ? read_head(c, j, e) : 0;
 }
 
-int bert_config_read(struct bert_config *c, const struct bert_text files[BERT_FILES], struct err *e)
+int bert_config_read(struct bert_config *c, const struct card_text files[CARD_FILES], struct err *e)
 {
-    static int (*const readers[BERT_FILES])(struct bert_config *, const struct json *,
-                                            struct err *) = {read_config, read_modules, read_pooling, read_sentence};
-    int rc = 0;
     memset(c, 0, sizeof *c);
-    if (!files[BERT_CONFIG].data)
+    if (!files[CARD_CONFIG].data)
         return err_set(e, E_INPUT, "there is no config.json");
-    for (int i = 0; i < BERT_FILES && !rc; i++) {
-        /* a cross-encoder has a card of its own kind */
-        if (!files[i].data || (c->n_labels && (i == BERT_MODULES || i == BERT_POOLING)))
-            continue;
-        struct json *j = json_parse(files[i].data, files[i].n, NULL, e);
-        rc = j ? readers[i](c, j, e) : err_prefix(e, E_INPUT, "%s", file_names[i]);
-        json_free(j);
-    }
+    struct json *j = json_parse(files[CARD_CONFIG].data, files[CARD_CONFIG].n, NULL, e);
+    int rc = j ? read_config(c, j, e) : err_prefix(e, E_INPUT, "config.json");
+    json_free(j);
+    struct card_text card[CARD_FILES];
+    memcpy(card, files, sizeof card);
+    if (c->n_labels) /* a cross-encoder has a card of its own kind */
+        card[CARD_MODULES] = card[CARD_POOLING] = (struct card_text){0};
+    if (!rc)
+        rc = card_read(&c->card, card, e);
+    if (!rc)
+        c->max_tokens = c->card.max_tokens && c->card.max_tokens < c->n_positions ? c->card.max_tokens : c->n_positions;
     return rc;
 }
 
@@ -288,25 +184,15 @@ static int gguf_rows(const struct gguf *g, const char *tensor, int most, int *ou
     return 0;
 }
 
-enum { GGUF_NONE, GGUF_MEAN, GGUF_CLS, GGUF_LAST, GGUF_RANK };
-
 static int gguf_card(struct bert_config *c, const struct gguf *g, struct err *e)
 {
-    uint64_t pooling = GGUF_MEAN;
     bool causal = false;
-    gguf_u64(g, "bert.pooling_type", &pooling);
     gguf_bool(g, "bert.attention.causal", &causal);
     if (causal)
         return err_set(e, E_UNSUPPORTED, "GGUF: bert.attention.causal is true; encoders look both ways");
-    if (pooling > GGUF_RANK)
-        return err_set(e, E_UNSUPPORTED, "GGUF: bert.pooling_type is %llu; 0 to 4 are known",
-                       (unsigned long long)pooling);
-    c->pooling = pooling == GGUF_CLS ? POOL_CLS : pooling == GGUF_LAST ? POOL_LAST : POOL_MEAN;
-    c->normalised = true;
-    if (pooling != GGUF_RANK)
+    TRY(card_from_gguf(&c->card, g, e));
+    if (!c->card.scores)
         return 0;
-    c->normalised = false;
-    c->pooling = POOL_CLS;
     TRY(gguf_rows(g, "cls.output.weight", MOST_LABELS, &c->n_labels, e));
     c->sigmoid = c->n_labels == 1;
     return 0;

@@ -8,7 +8,9 @@
 
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "models/encode/decoder.h"
 #include "models/encode/encoder_inner.h"
+#include "models/load/config.h"
 #include "models/tokenizer/hf_words.h"
 
 static const size_t max_config_bytes = 1 << 20;
@@ -20,40 +22,56 @@ static bool is_folder(const char *path)
 }
 
 /* One file of a folder; *out stays empty where there is none. */
-static int read_text(const char *dir, enum bert_file f, struct buf *out, struct err *e)
+static int read_text(const char *dir, enum card_file f, struct buf *out, struct err *e)
 {
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/%s", dir, bert_file_name(f)) >= (int)sizeof path)
+    if (snprintf(path, sizeof path, "%s/%s", dir, card_file_name(f)) >= (int)sizeof path)
         return err_set(e, E_INPUT, "%.80s...: the path is too long", dir);
     return access(path, F_OK) == 0 ? file_read(out, path, max_config_bytes, e) : 0;
 }
 
 static int read_folder(struct encoder_files *f, struct err *e)
 {
-    struct buf bytes[BERT_FILES] = {0};
-    struct bert_text texts[BERT_FILES] = {0};
+    struct buf bytes[CARD_FILES] = {0};
+    struct card_text texts[CARD_FILES] = {0};
     int rc = 0;
-    for (int i = 0; i < BERT_FILES && !rc; i++) {
-        rc = read_text(f->path, (enum bert_file)i, &bytes[i], e);
-        texts[i] = (struct bert_text){bytes[i].data, bytes[i].len};
+    for (int i = 0; i < CARD_FILES && !rc; i++) {
+        rc = read_text(f->path, (enum card_file)i, &bytes[i], e);
+        texts[i] = (struct card_text){bytes[i].data, bytes[i].len};
     }
-    if (!rc)
-        rc = bert_config_read(&f->config, texts, e);
-    for (int i = 0; i < BERT_FILES; i++)
+    const struct card_text *config = &texts[CARD_CONFIG];
+    f->decoder = config->data && card_is_decoder(config->data, config->n);
+    if (!rc && !f->decoder)
+        rc = bert_config_read(&f->bert, texts, e);
+    if (!rc && f->decoder)
+        rc = config_embedder_from_hf(&f->model, config->data, config->n, e);
+    if (!rc && f->decoder)
+        rc = card_read(&f->card, texts, e);
+    for (int i = 0; i < CARD_FILES; i++)
         buf_free(&bytes[i]);
     return rc;
+}
+
+static int read_gguf(struct encoder_files *f, struct err *e)
+{
+    f->decoder = card_gguf_is_decoder(f->gguf);
+    if (!f->decoder)
+        return bert_config_gguf(&f->bert, f->gguf, e);
+    TRY(config_embedder_from_gguf(&f->model, f->gguf, e));
+    return card_from_gguf(&f->card, f->gguf, e);
 }
 
 static int open_tokenizer(struct tokenizer **out, const struct encoder_files *f, struct err *e)
 {
     struct gguf *words = NULL;
+    int n_vocab = f->decoder ? f->model.vocab : f->bert.n_vocab;
     *out = NULL;
     int rc = f->folder ? hf_words_open(&words, f->path, e) : 0;
     if (!rc)
         rc = tokenizer_from_gguf(out, f->folder ? words : f->gguf, e);
-    if (!rc && tokenizer_n_vocab(*out) > f->config.n_vocab) {
+    if (!rc && tokenizer_n_vocab(*out) > n_vocab) {
         rc = err_set(e, E_INPUT, "the tokenizer has %d tokens and the model vectors for %d", tokenizer_n_vocab(*out),
-                     f->config.n_vocab);
+                     n_vocab);
         tokenizer_free(*out);
         *out = NULL;
     }
@@ -79,15 +97,30 @@ static void set_name(struct encoder_facts *facts, const struct encoder_files *f)
 
 static void set_facts(struct encoder *c, const struct encoder_files *f)
 {
-    const struct bert_config *b = &f->config;
-    set_name(&c->facts, f);
-    c->facts.dim = b->n_labels ? b->n_labels : b->hidden;
-    c->facts.max_tokens = b->max_tokens;
-    c->facts.n_positions = b->n_positions;
-    c->facts.n_vocab = b->n_vocab;
-    c->facts.n_labels = b->n_labels;
-    c->facts.pooling = b->pooling;
-    c->facts.normalised = b->normalised;
+    const struct bert_config *b = &f->bert;
+    const struct model_config *m = &f->model;
+    const struct encoder_card *card = f->decoder ? &f->card : &b->card;
+    struct encoder_facts *to = &c->facts;
+    set_name(to, f);
+    to->decoder = f->decoder;
+    to->dim = f->decoder ? m->hidden : b->n_labels ? b->n_labels : b->hidden;
+    to->n_positions = f->decoder ? m->context : b->n_positions;
+    to->max_tokens = card->max_tokens && card->max_tokens < to->n_positions ? card->max_tokens : to->n_positions;
+    to->n_vocab = f->decoder ? m->vocab : b->n_vocab;
+    to->n_labels = b->n_labels;
+    to->pooling = card->pooling;
+    to->normalised = card->normalised;
+    to->cuts = card->cuts;
+}
+
+static int check_cuts(const struct encoder_files *f, struct err *e)
+{
+    const struct encoder_cuts *cuts = f->decoder ? &f->card.cuts : &f->bert.card.cuts;
+    int dim = f->decoder ? f->model.hidden : f->bert.hidden;
+    for (int i = 0; i < cuts->n; i++)
+        if (cuts->at[i] > dim)
+            return err_set(e, E_INPUT, "config.json: matryoshka_dimensions has %d; a vector has %d", cuts->at[i], dim);
+    return 0;
 }
 
 /* What it is, without its weights. */
@@ -96,7 +129,9 @@ static int read_files(struct encoder_files *f, struct err *e)
     f->folder = is_folder(f->path);
     if (!f->folder)
         TRY(gguf_open(&f->gguf, f->path, e));
-    return f->folder ? read_folder(f, e) : bert_config_gguf(&f->config, f->gguf, e);
+    TRY(f->folder ? read_folder(f, e) : read_gguf(f, e));
+    TRY(check_cuts(f, e));
+    return f->decoder ? decoder_check(&f->model, &f->card, e) : 0;
 }
 
 int encoder_check(const char *path, struct err *e)
@@ -155,14 +190,14 @@ bool encoder_is(const char *path)
         struct gguf *g;
         if (gguf_open(&g, path, NULL))
             return false;
-        yes = bert_gguf_is_encoder(g);
+        yes = card_gguf_is_encoder(g);
         gguf_close(g);
         return yes;
     }
     struct buf config = {0};
     snprintf(modules, sizeof modules, "%s/modules.json", path);
-    if (read_text(path, BERT_CONFIG, &config, NULL) == 0 && config.data)
-        yes = bert_config_is_encoder(config.data, config.len, access(modules, F_OK) == 0);
+    if (read_text(path, CARD_CONFIG, &config, NULL) == 0 && config.data)
+        yes = card_is_encoder(config.data, config.len, access(modules, F_OK) == 0);
     buf_free(&config);
     return yes;
 }

@@ -13,6 +13,13 @@
 
 enum encoder_pooling { POOL_CLS, POOL_MEAN, POOL_LAST };
 
+/* Lengths to which a vector may be cut, as the model was trained for it ("Matryoshka"); n 0 and not any: none. */
+enum { ENCODER_MOST_CUTS = 32 };
+struct encoder_cuts {
+    bool any;
+    int n, at[ENCODER_MOST_CUTS];
+};
+
 struct encoder_facts {
     char name[128];
     int dim;         /* floats that a sequence gives: hidden, or n_labels of a cross-encoder */
@@ -22,7 +29,10 @@ struct encoder_facts {
     int n_labels;                 /* 0: it embeds; else outputs of its classification head (a cross-encoder has 1) */
     enum encoder_pooling pooling; /* as its card says (1_Pooling/config.json) */
     bool normalised;              /* vectors have length 1 (modules.json says so) */
-    size_t matrix_bytes;          /* of the linear layers, in 13-bit integers of two bytes (kernels/encode.h); sim: 0 */
+    struct encoder_cuts cuts;     /* each below dim */
+    bool decoder;                 /* a decoder's: its weights stay as the file has them */
+    size_t matrix_bytes;          /* of the linear layers: 13-bit integers of two bytes (kernels/encode.h); of a decoder
+                                     all weights; sim: 0 */
     const char *matrix_type;      /* and what they were in the file; sim: NULL */
 };
 

@@ -8,6 +8,7 @@
 #include "models/encode/bert_config.h"
 #include "models/encode/encoder.h"
 #include "models/load/gguf.h"
+#include "models/load/model.h"
 #include "models/load/safetensors.h"
 
 struct encoder_ops {
@@ -37,7 +38,10 @@ struct encoder_files {
     const char *path;
     struct gguf *gguf; /* or */
     bool folder;
-    struct bert_config config;
+    bool decoder; /* which of the two there is: */
+    struct bert_config bert;
+    struct model_config model;
+    struct encoder_card card; /* of a decoder */
 };
 
 /* Make an encoder, but for its facts and its tokenizer; what they need of the files they copy. */

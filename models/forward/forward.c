@@ -135,22 +135,29 @@ static struct rope rope_of(const struct model_config *c)
     return (struct rope){c->rope_halves, c->rope_dim, c->inv_freq, c->rope_scale};
 }
 
+static void compute_step(struct forward *f, const struct forward_member *m, const struct batch *b, struct err *failed)
+{
+    struct run r = {.f = f, .m = m, .w = m->weights, .sh = &m->weights->shard, .b = b};
+    run_init(&r);
+    compute(&r);
+    guess_on(&r);
+    *failed = r.err;
+}
+
 static int run_ops(struct forward *f, const struct forward_member *m, const struct batch *b, struct step_time *t,
                    struct err *e)
 {
+    const struct shard *sh = &m->weights->shard;
     struct rope rope = rope_of(f->config);
-    struct run r = {.f = f, .m = m, .w = m->weights, .sh = &m->weights->shard, .b = b};
+    struct err failed = {0};
     TRY(f->ops->begin(f->device, b, &rope, e));
-    if (f->ops->computes) {
-        run_init(&r);
-        compute(&r);
-        guess_on(&r);
-    } else {
-        struct layout l = {r.sh->layout.sp, r.sh->layout.tp, stages_of(m)};
-        f->ops->whole_step(f->device, f->config->vocab, l, m->stage * r.sh->n + r.sh->share);
-    }
+    if (f->ops->computes)
+        compute_step(f, m, b, &failed);
+    else
+        f->ops->whole_step(f->device, f->config->vocab, (struct layout){sh->layout.sp, sh->layout.tp, stages_of(m)},
+                           m->stage * sh->n + sh->share);
     int rc = f->ops->finish(f->device, t, e);
-    return rc || !r.err.code ? rc : err_set(e, r.err.code, "%s", r.err.text);
+    return rc || !failed.code ? rc : err_set(e, failed.code, "%s", failed.text);
 }
 
 int forward_post(struct forward *f, const struct forward_member *m, const struct batch *b, bool *posted, struct err *e)

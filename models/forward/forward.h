@@ -49,9 +49,10 @@ struct forward_member {
     int stage, n_stages;        /* n_stages 0 or 1: all layers are its own */
     struct comm *sp, *tp, *all; /* the member's number is s in sp, t in tp, share in all; NULL where it is alone */
     struct comm *from, *to;     /* of two members: with the stage before (it is 1), with the next one (0); or NULL */
-    const struct kv_space *kv;  /* of its stage's layers; NULL: the forward's */
-    size_t twoshot_bytes;       /* all-reduces of this size and more are done in two shots */
-    size_t library_bytes;       /* all-reduces of this size and more are done by the machine's library; 0: never */
+    const struct kv_space *kv; /* of its stage's layers; NULL: the forward's. One of a single layer serves them all, one
+                                  after the other: for steps that hold whole sequences */
+    size_t twoshot_bytes;      /* all-reduces of this size and more are done in two shots */
+    size_t library_bytes;      /* all-reduces of this size and more are done by the machine's library; 0: never */
     int tokens_per_block;
     const struct ffn_source *ffn; /* pooled FFN weights; NULL: all of them lie here */
     struct heads_asks *asks;      /* what draft heads shall guess in this step; NULL: nothing */
@@ -73,6 +74,10 @@ struct forward {
     const struct model_config *config;
     const struct kv_space *kv; /* of all layers */
     struct heads *heads;       /* NULL: there are none, and nobody may ask */
+    /* Of a model for embeddings (config->embeds; one rank): takes the residual behind the last layer of logit rows
+     * [first, first + n), during the step; nothing is sampled. */
+    void (*take)(void *taker, struct act rows, int first, int n);
+    void *taker;
     /* set by forward_init */
     void *slab;
     size_t act_bytes;

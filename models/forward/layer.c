@@ -42,7 +42,7 @@ void run_plan_all_to_alls(struct run *r)
 static struct kv_view kv_view_of(const struct run *r, int layer)
 {
     const struct kv_space *kv = r->m->kv ? r->m->kv : r->f->kv;
-    int at = layer - r->layers.first;
+    int at = (layer - r->layers.first) % kv->n_layers;
     return (struct kv_view){kv, at, r->m->tokens_per_block, r->sh->own.n_kv, r->sh->heads.head_dim};
 }
 

@@ -103,6 +103,10 @@ static void keep_for_heads(struct run *r, struct span chunk)
 void run_sample_chunk(struct run *r, struct span chunk)
 {
     const struct forward_scratch *s = &r->s;
+    if (r->f->config->embeds) {
+        r->f->take(r->f->taker, s->last, chunk.first, chunk.n);
+        return;
+    }
     if (r->sh->layout.sp > 1)
         all_gather_hidden(r, chunk);
     struct linear_args head = {.in = LINEAR_NORM,

@@ -60,7 +60,7 @@ static void lay_out(struct forward_scratch *to, struct slab *s, const struct mod
     }
     if (sh->n > 1)
         to->logits_part = take(s, chunk, sh->vocab.n);
-    to->logits = take(s, ceil_div(chunk, sh->n), c->vocab);
+    to->logits = take(s, ceil_div(chunk, sh->n), c->embeds ? 0 : c->vocab);
 }
 
 void scratch_lay_out(struct forward_scratch *to, const struct forward *f, const struct shard *sh)

@@ -268,11 +268,16 @@ static struct bound *slot_at(const struct checkpoint *c, enum tensor_role role, 
 static int bind_tensor(struct checkpoint *c, const struct model_config *config, enum tensor_role role, int layer,
                        struct err *e)
 {
+    static const char base[] = "model."; /* a class without a head is written without it */
     char name[64];
     struct bound *b = slot_at(c, role, layer);
     tensor_hf_name(config, role, layer, name, sizeof name);
     tensor_shape(config, role, &b->rows, &b->cols);
     b->weight = checkpoint_find(c, name);
+    if (!b->weight && config->embeds && strncmp(name, base, sizeof base - 1) == 0) {
+        memmove(name, name + sizeof base - 1, strlen(name + sizeof base - 1) + 1);
+        b->weight = checkpoint_find(c, name);
+    }
     if (!b->weight)
         return err_set(e, E_INPUT, "tensor %s is missing; the files are no whole %s", name, config->family->hf_arch);
     TRY(check_weight(b->weight, b, tensor_is_vector(role), e));
@@ -291,7 +296,8 @@ static bool may_stay(const char *name, const struct model_config *config)
         if (n > tail && strcmp(name + n - tail, tails[i]) == 0)
             return true;
     }
-    return (config->tied && strcmp(name, "lm_head.weight") == 0) || tensor_is_left_over(config, name);
+    return ((config->tied || config->embeds) && strcmp(name, "lm_head.weight") == 0) ||
+           tensor_is_left_over(config, name);
 }
 
 /* A tensor that the forward does not use means an unknown kind of model: ignoring it would give wrong answers. */

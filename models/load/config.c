@@ -128,6 +128,8 @@ static int read_family(struct model_config *c, const struct json *o, struct err 
         return err_set(e, E_INPUT, "config.json names no architecture (\"architectures\": [\"...\"]); supported: %s",
                        known);
     c->family = family_find_hf(arch);
+    if (!c->family && c->embeds)
+        c->family = family_find_hf_base(arch);
     if (!c->family)
         return err_set(e, E_UNSUPPORTED, "config.json: architecture %.80s is not supported; supported: %s", arch,
                        known);
@@ -276,6 +278,22 @@ static int read_flags(struct model_config *c, const struct json *o, struct err *
     return 0;
 }
 
+/* Tokens see what comes before them, and a vector is made of what the last one has seen: a model that looks both ways
+ * says so here, or brings code that does. */
+static int check_embedder(const struct json *o, struct err *e)
+{
+    const struct json *causal = field(o, "is_causal");
+    bool both;
+    if (field(o, "auto_map"))
+        return err_set(
+            e, E_UNSUPPORTED,
+            "config.json: \"auto_map\": a model for embeddings that brings code of its own is not supported");
+    if (causal && !json_true(causal))
+        return err_set(e, E_UNSUPPORTED, "config.json: \"is_causal\": false is not supported");
+    TRY(get_bool(o, "use_bidirectional_attention", &both, e));
+    return both ? err_set(e, E_UNSUPPORTED, "config.json: \"use_bidirectional_attention\": true is not supported") : 0;
+}
+
 static int read_yarn(struct rope_rule *r, struct model_config *c, const struct json *s, struct err *e)
 {
     static const char *const foreign[] = {"mscale", "mscale_all_dim"};
@@ -363,6 +381,8 @@ static int read_config(struct model_config *c, const struct json *o, struct err 
     TRY(read_swiftkv(c, o, e));
     TRY(read_window(c, o, e));
     TRY(read_flags(c, o, e));
+    if (c->embeds)
+        TRY(check_embedder(o, e));
     TRY(config_check(c, e)); /* before anything is built from the sizes */
     TRY(read_rope(c, o, e));
     const char *name;
@@ -371,14 +391,25 @@ static int read_config(struct model_config *c, const struct json *o, struct err 
     return config_check(c, e);
 }
 
-int config_from_hf(struct model_config *out, const char *text, size_t n, struct err *e)
+static int read_text(struct model_config *out, const char *text, size_t n, struct err *e)
 {
     static const struct json_limits limits = {.bytes = 1 << 20, .depth = 32, .nodes = 100000};
-    *out = (struct model_config){0};
     struct json *root = json_parse(text, n, &limits, e);
     if (!root)
         return err_prefix(e, E_INPUT, "config.json");
     int rc = read_config(out, root, e);
     json_free(root);
     return rc;
+}
+
+int config_from_hf(struct model_config *out, const char *text, size_t n, struct err *e)
+{
+    *out = (struct model_config){0};
+    return read_text(out, text, n, e);
+}
+
+int config_embedder_from_hf(struct model_config *out, const char *text, size_t n, struct err *e)
+{
+    *out = (struct model_config){.embeds = true};
+    return read_text(out, text, n, e);
 }

@@ -94,7 +94,7 @@ static int read_family(struct model_config *c, const struct gguf *g, struct err 
 }
 
 /* Keys of llama-like files that the forward does not implement. Zero and absence are fine. */
-static int read_refusals(const struct keys *k, struct err *e)
+static int read_refusals(const struct keys *k, bool embeds, struct err *e)
 {
     static const char *const refused[] = {
         "expert_count",
@@ -102,7 +102,6 @@ static int read_refusals(const struct keys *k, struct err *e)
         "attention.clamp_kqv",
         "attention.max_alibi_bias",
         "use_parallel_residual",
-        "pooling_type",
         "attention.scale",
         "residual_scale",
         "embedding_scale",
@@ -111,8 +110,9 @@ static int read_refusals(const struct keys *k, struct err *e)
         "final_logit_softcapping",
         "rope.scaling.yarn_log_multiplier",
         "attention.sliding_window_pattern",
+        "pooling_type", /* the last: a model for embeddings has it */
     };
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; i < sizeof refused / sizeof *refused - embeds; i++) {
         struct key key = key_of(k, refused[i]);
         double v = 0;
         bool flag = false;
@@ -228,14 +228,13 @@ static void read_extras(struct model_config *c, const struct gguf *g)
     c->rope_halves = c->family->rope_halves_gguf;
 }
 
-int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e)
+static int read_file(struct model_config *c, const struct gguf *g, struct err *e)
 {
-    *c = (struct model_config){0};
     TRY(read_family(c, g, e));
     struct keys k = {g, c->family->gguf_arch};
     struct gguf_string name = {"", 0};
     double base;
-    TRY(read_refusals(&k, e));
+    TRY(read_refusals(&k, c->embeds, e));
     TRY(read_vocab(c, &k, e));
     TRY(read_sizes(c, &k, e));
     read_extras(c, g);
@@ -248,4 +247,16 @@ int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e
     if (gguf_string(g, "general.name", &name))
         config_set_name(c, name.data, name.len);
     return 0;
+}
+
+int config_from_gguf(struct model_config *c, const struct gguf *g, struct err *e)
+{
+    *c = (struct model_config){0};
+    return read_file(c, g, e);
+}
+
+int config_embedder_from_gguf(struct model_config *c, const struct gguf *g, struct err *e)
+{
+    *c = (struct model_config){.embeds = true};
+    return read_file(c, g, e);
 }

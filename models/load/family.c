@@ -41,6 +41,20 @@ const struct family *family_find_hf(const char *arch)
     return NULL;
 }
 
+const struct family *family_find_hf_base(const char *arch)
+{
+    static const char head[] = "ForCausalLM", base[] = "Model";
+    size_t n = strlen(arch), tail = sizeof base - 1;
+    if (n <= tail || strcmp(arch + n - tail, base) != 0)
+        return NULL;
+    for (int i = 0; i < N_FAMILIES; i++) {
+        const char *own = families[i].hf_arch;
+        if (strncmp(own, arch, n - tail) == 0 && strcmp(own + n - tail, head) == 0)
+            return &families[i];
+    }
+    return NULL;
+}
+
 static const char *name_of(int i, bool hf)
 {
     return hf ? families[i].hf_arch : families[i].gguf_arch;
@@ -101,7 +115,7 @@ bool tensor_wanted(const struct model_config *c, enum tensor_role role)
 {
     switch (role) {
     case T_HEAD:
-        return !c->tied;
+        return !c->tied && !c->embeds;
     case T_KV_NORM:
         return c->kv_layers > 0;
     case T_Q_BIAS:

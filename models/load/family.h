@@ -10,6 +10,8 @@
 
 const struct family *family_find_gguf(const char *arch, size_t n); /* NULL: not supported */
 const struct family *family_find_hf(const char *arch);             /* NULL: not supported */
+/* By the class without a head: "Qwen3Model" is Qwen3ForCausalLM's. NULL: not supported. */
+const struct family *family_find_hf_base(const char *arch);
 /* For messages: "llama, qwen2, qwen3" or the Hugging Face names. */
 void family_list(char *out, size_t bytes, bool hf);
 

@@ -1,6 +1,7 @@
 #include "models/load/model.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/base/check.h"
 #include "engine/base/file.h"
@@ -67,12 +68,17 @@ static bool ends_in(struct gguf_string s, const char *tail)
     return s.len >= n && memcmp(s.data + s.len - n, tail, n) == 0;
 }
 
+static bool is_called(struct gguf_string s, const char *name)
+{
+    return s.len == strlen(name) && memcmp(s.data, name, s.len) == 0;
+}
+
 /* A tensor that the forward does not use means an unknown kind of model: ignoring it would give wrong answers. */
 static int check_unused(const struct model *m, const bool *seen, struct err *e)
 {
     for (size_t i = 0; i < gguf_n_tensors(m->gguf); i++) {
         struct gguf_string name = gguf_tensor_at(m->gguf, i)->name;
-        if (seen[i] || (name.len == 17 && memcmp(name.data, "rope_freqs.weight", 17) == 0))
+        if (seen[i] || is_called(name, "rope_freqs.weight") || (m->config.embeds && is_called(name, "output.weight")))
             continue;
         bool experts = ends_in(name, "_exps.weight") || ends_in(name, "ffn_gate_inp.weight");
         char shown[68];
@@ -105,12 +111,12 @@ static int find_tensors(struct model *m, struct err *e)
     return rc;
 }
 
-int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e)
+static int bind_gguf(struct model **out, struct gguf *g, const char *name, bool embeds, struct err *e)
 {
     *out = NULL;
     struct model *m = mem_new(sizeof *m);
     m->gguf = g;
-    int rc = config_from_gguf(&m->config, g, e);
+    int rc = embeds ? config_embedder_from_gguf(&m->config, g, e) : config_from_gguf(&m->config, g, e);
     if (!rc)
         rc = find_tensors(m, e);
     if (rc) {
@@ -124,18 +130,28 @@ int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct
     return 0;
 }
 
+int model_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e)
+{
+    return bind_gguf(out, g, name, false, e);
+}
+
+int model_embedder_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e)
+{
+    return bind_gguf(out, g, name, true, e);
+}
+
 static const char *base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');
     return slash ? slash + 1 : path;
 }
 
-int model_open_gguf(struct model **out, const char *path, struct err *e)
+static int open_gguf(struct model **out, const char *path, bool embeds, struct err *e)
 {
     struct gguf *g;
     *out = NULL;
     TRY(gguf_open(&g, path, e));
-    int rc = model_from_gguf(out, g, base_name(path), e);
+    int rc = bind_gguf(out, g, base_name(path), embeds, e);
     if (rc) {
         gguf_close(g);
         return err_prefix(e, rc, "%s", path);
@@ -143,45 +159,79 @@ int model_open_gguf(struct model **out, const char *path, struct err *e)
     return 0;
 }
 
+int model_open_gguf(struct model **out, const char *path, struct err *e)
+{
+    return open_gguf(out, path, false, e);
+}
+
 /* ---- Hugging Face ---- */
 
-/* Owns files from here on. */
-static int bind_hf(struct model **out, struct checkpoint *files, struct model_text text, const char *name,
-                   struct err *e)
+struct hf_files {
+    struct checkpoint *files; /* bind_hf's own */
+    struct model_text config;
+    const char *name;
+    bool embeds;
+};
+
+static int bind_hf(struct model **out, const struct hf_files *f, struct err *e)
 {
     struct model *m = mem_new(sizeof *m);
-    m->files = files;
-    int rc = config_from_hf(&m->config, text.text, text.n, e);
+    struct model_text text = f->config;
+    m->files = f->files;
+    int rc = f->embeds ? config_embedder_from_hf(&m->config, text.text, text.n, e)
+                       : config_from_hf(&m->config, text.text, text.n, e);
     if (!rc)
-        rc = checkpoint_bind(files, &m->config, text.text, text.n, e);
+        rc = checkpoint_bind(f->files, &m->config, text.text, text.n, e);
     if (rc) {
         model_close(m);
         return rc;
     }
     if (!m->config.name[0])
-        config_set_name(&m->config, name, strlen(name));
+        config_set_name(&m->config, f->name, strlen(f->name));
     *out = m;
     return 0;
 }
 
 int model_from_hf(struct model **out, struct model_text config, const void *safetensors, size_t n, struct err *e)
 {
-    struct checkpoint *files;
+    struct hf_files f = {.config = config, .name = "model"};
     *out = NULL;
-    TRY(checkpoint_open_memory(&files, safetensors, n, e));
-    return bind_hf(out, files, config, "model", e);
+    TRY(checkpoint_open_memory(&f.files, safetensors, n, e));
+    return bind_hf(out, &f, e);
+}
+
+int model_embedder_from_hf(struct model **out, struct model_text config, const void *safetensors, size_t n,
+                           struct err *e)
+{
+    struct hf_files f = {.config = config, .name = "model", .embeds = true};
+    *out = NULL;
+    TRY(checkpoint_open_memory(&f.files, safetensors, n, e));
+    return bind_hf(out, &f, e);
+}
+
+static int open_hf(struct model **out, const char *dir, bool embeds, struct err *e)
+{
+    struct buf text = {0};
+    struct hf_files f = {.name = base_name(dir), .embeds = embeds};
+    *out = NULL;
+    int rc = checkpoint_open(&f.files, dir, &text, e);
+    f.config = (struct model_text){text.data ? text.data : "", text.len};
+    if (!rc)
+        rc = bind_hf(out, &f, e);
+    buf_free(&text);
+    return rc ? err_prefix(e, rc, "%s", dir) : 0;
 }
 
 int model_open_hf(struct model **out, const char *dir, struct err *e)
 {
-    struct buf text = {0};
-    struct checkpoint *files;
-    *out = NULL;
-    int rc = checkpoint_open(&files, dir, &text, e);
-    if (!rc)
-        rc = bind_hf(out, files, (struct model_text){text.data ? text.data : "", text.len}, base_name(dir), e);
-    buf_free(&text);
-    return rc ? err_prefix(e, rc, "%s", dir) : 0;
+    return open_hf(out, dir, false, e);
+}
+
+int model_open_embedder(struct model **out, const char *path, struct err *e)
+{
+    struct stat st;
+    bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return folder ? open_hf(out, path, true, e) : open_gguf(out, path, true, e);
 }
 
 /* ---- dummies ---- */

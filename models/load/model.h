@@ -35,7 +35,8 @@ struct model_config {
     int context; /* tokens the model was trained for */
     int window;  /* sliding window, 0 = none */
     float norm_eps;
-    bool tied; /* the head is the embedding table */
+    bool tied;   /* the head is the embedding table */
+    bool embeds; /* it gives vectors and no tokens: it has no head, or none that is used */
     bool qkv_bias, qk_norm;
     bool rope_halves;
     int rope_dim;
@@ -84,6 +85,13 @@ int model_from_hf(struct model **out, struct model_text config, const void *safe
 int model_open_dummy(struct model **out, const char *hf_config_path, enum dtype type, uint64_t seed, struct err *e);
 int model_open_described(struct model **out, const char *hf_config, enum dtype type,
                          struct err *e); /* the same from the text of a config.json, seed 0 */
+/* A GGUF file or a folder as a model for embeddings (models/encode/decoder.h): its head is not looked for, its class
+ * may be the one without a head ("Qwen3Model"), and its tensors' names may lack "model.". E_UNSUPPORTED: its attention
+ * looks both ways, or it brings code of its own. */
+int model_open_embedder(struct model **out, const char *path, struct err *e);
+int model_embedder_from_hf(struct model **out, struct model_text config, const void *safetensors, size_t n,
+                           struct err *e); /* as model_from_hf */
+int model_embedder_from_gguf(struct model **out, struct gguf *g, const char *name, struct err *e);
 void model_close(struct model *m);
 
 const struct model_config *model_config(const struct model *m);

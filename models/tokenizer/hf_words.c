@@ -251,6 +251,20 @@ static const char *named_token(const struct json *config, const char *key)
     return json_type(t) == JSON_OBJECT ? json_text(get(t, "content")) : json_text(t);
 }
 
+/* A model for embeddings may end texts with a token that is not its eos_token: it is then the first of the ends. */
+static bool put_first(struct words *w, int32_t id)
+{
+    int at = 0;
+    while (at < w->n_ends && w->ends[at] != id)
+        at++;
+    if (at == MOST_ENDS || !w->n_ends)
+        return false;
+    w->n_ends += at == w->n_ends;
+    memmove(w->ends + 1, w->ends, (size_t)at * sizeof *w->ends);
+    w->ends[0] = id;
+    return true;
+}
+
 static int read_template(struct words *w, const struct json *p, struct err *e)
 {
     bool before = true;
@@ -262,7 +276,7 @@ static int read_template(struct words *w, const struct json *p, struct err *e)
         else if (id >= 0 && before && !w->add_bos && (w->bos < 0 || w->bos == id)) {
             w->bos = id;
             w->add_bos = true;
-        } else if (id >= 0 && !before && !w->add_eos && w->n_ends && w->ends[0] == id)
+        } else if (id >= 0 && !before && !w->add_eos && put_first(w, id))
             w->add_eos = true;
         else
             return err_set(

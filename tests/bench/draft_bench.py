@@ -3,8 +3,10 @@
 is the median of the ratios of single rounds. Code: files of this repository that the prompt asks to repeat; prose:
 three beginnings. One stream, and many. Texts must be the same. What a request says is greedy, and a small model
 repeats itself more than a large one: a bound from above for prose. "again": each round asks what the rounds before have
-asked, as agents do; "new": no round does, so there is only the request's own text to guess from."""
+asked, as agents do; "new": no round does, so there is only the request's own text to guess from. Of one stream also the
+speed of generation alone, from the first token on: prompts are not drafted for."""
 
+import http.client
 import json
 import statistics
 import subprocess
@@ -39,17 +41,28 @@ TEXTS = {
 
 
 def ask(s, text, n):
-    body = {"model": "m", "prompt": text, "max_tokens": n, "temperature": 0, "ignore_eos": True}
-    status, r = s.json("POST", "/v1/completions", json.dumps(body))
-    assert status == 200, r
-    return r["choices"][0]["text"]
+    """The text, and the seconds from the first piece of it to the last."""
+    body = {"model": "m", "prompt": text, "max_tokens": n, "temperature": 0, "ignore_eos": True, "stream": True}
+    c = http.client.HTTPConnection("127.0.0.1", s.port, timeout=600)
+    said, times = "", []
+    c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    r = c.getresponse()
+    assert r.status == 200, r.read()
+    for line in r:
+        if line.startswith(b"data: {"):
+            times.append(time.perf_counter())
+            said += json.loads(line[6:])["choices"][0]["text"]
+    c.close()
+    return said, times[-1] - times[0]
 
 
 def run(s, texts, n, streams):
+    """Tokens a second of all, tokens a second behind first ones, and the texts."""
     said = [None] * max(streams, len(texts))
+    seconds = [0.0] * len(said)
 
     def one(i):
-        said[i] = ask(s, texts[i % len(texts)] + " " * (i // len(texts)), n)
+        said[i], seconds[i] = ask(s, texts[i % len(texts)] + " " * (i // len(texts)), n)
 
     t0 = time.perf_counter()
     if streams == 1:
@@ -61,25 +74,25 @@ def run(s, texts, n, streams):
             t.start()
         for t in threads:
             t.join()
-    return len(said) * n / (time.perf_counter() - t0), said
+    return len(said) * n / (time.perf_counter() - t0), len(said) * (n - 1) / sum(seconds), said
 
 
 def compare(plain, drafting, name, streams, n, new):
-    ratios, rates = [], []
+    rates = []  # of each round: (all, behind first tokens), without drafts and with
     for i in range(ROUNDS):
         results = {}
         texts = [f"{streams}.{i}: {t}" for t in TEXTS[name]] if new else TEXTS[name]
         for s in (plain, drafting) if i % 2 else (drafting, plain):
             results[s] = run(s, texts, n, streams)
-        assert results[plain][1] == results[drafting][1], "the texts differ"
-        ratios.append(results[drafting][0] / results[plain][0])
-        rates.append((results[plain][0], results[drafting][0]))
-    was, now = (statistics.median(x) for x in zip(*rates))
-    print(
-        f"{name:6} {'new' if new else 'again':5} {streams:3} streams: {was:7.1f} tokens/s, with drafts {now:7.1f}",
-        end="",
-    )
-    print(f" ({statistics.median(ratios):.2f}; {min(ratios):.2f} to {max(ratios):.2f})", flush=True)
+        assert results[plain][2] == results[drafting][2], "the texts differ"
+        rates.append([results[s][:2] for s in (plain, drafting)])
+    print(f"{name:6} {'new' if new else 'again':5} {streams:3} streams:", end="")
+    for k, what in enumerate(("", "; generation alone")[: 2 if streams == 1 else 1]):
+        ratios = [now[k] / was[k] for was, now in rates]
+        was, now = (statistics.median(x) for x in zip(*((a[k], b[k]) for a, b in rates)))
+        print(f"{what} {was:7.1f} tokens/s, with drafts {now:7.1f}", end="")
+        print(f" ({statistics.median(ratios):.2f}; {min(ratios):.2f} to {max(ratios):.2f})", end="")
+    print(flush=True)
 
 
 def main():

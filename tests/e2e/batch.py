@@ -256,6 +256,115 @@ def long_lines_take_no_more_memory_than_is_allowed():
     assert used.ru_maxrss < 1 << 20 or os.environ.get("MOONSHIFT_SLOW"), f"{used.ru_maxrss >> 10} MiB"
 
 
+ENCODER = [BINARY, "batch", "tests/data/encoder_sim", "--device", "sim"]
+
+
+def run(words, source, answers):
+    words = [*words, "-i", source, "-o", path(answers)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, env=ENV)
+
+
+def some_texts(n):
+    rng = random.Random(n)
+    for i in range(1, n + 1):
+        texts = ["dog " * rng.randrange(200) + str(k) for k in range(rng.choice((1, 1, 3, 60)))]
+        if i % 40 == 7:
+            yield line(i, {"model": "another", "input": texts}, "/v1/embeddings")
+        elif i % 40 == 9:
+            yield completion(i, rng)  # nobody writes here
+        else:
+            body = {"input": texts if i % 3 else texts[0], "encoding_format": ("float", "base64")[i % 2]}
+            yield line(i, body, "/v1/embeddings")
+
+
+def an_encoder_answers_lines_for_vectors():
+    source = write("texts.jsonl", some_texts(200))
+    done = run(ENCODER, source, "vectors.out")
+    assert done.returncode == 0 and "190 answers in" in done.stderr and "10 errors in" in done.stderr, done
+    asked = [json.loads(t)["body"] for i, t in enumerate(some_texts(200), 1) if i % 40 not in (7, 9)]
+    got = [r["response"]["body"] for r in results("vectors.out")]
+    for want, body in zip(asked, got, strict=True):
+        n = len(want["input"]) if isinstance(want["input"], list) else 1
+        assert [d["index"] for d in body["data"]] == list(range(n)) and body["usage"]["prompt_tokens"] >= 2 * n
+        as_text = [isinstance(d["embedding"], str) for d in body["data"]]
+        assert all(as_text) if want["encoding_format"] == "base64" else not any(as_text), as_text
+    codes = [(r["custom_id"], r["response"]["status_code"]) for r in results("vectors.out.errors")]
+    assert codes[:2] == [("line 7", 404), ("line 9", 404)], codes
+
+
+def a_killed_job_of_an_encoder_ends_with_the_same_bytes():
+    rng, source = random.Random(5), write("kill_texts.jsonl", some_texts(400))
+    began = time.monotonic()
+    assert run(ENCODER, source, "all.out").returncode == 0
+    seconds, left = time.monotonic() - began, 8
+    while left or not os.path.exists(path("part.out")) or os.path.exists(path("part.out.job")):
+        if not left:
+            done = run(ENCODER, source, "part.out")
+            assert done.returncode == 0, done
+            break
+        left -= 1
+        p = subprocess.Popen([*ENCODER, "-i", source, "-o", path("part.out")], stderr=subprocess.DEVNULL, env=ENV)
+        time.sleep(rng.uniform(0, seconds))
+        p.send_signal(rng.choice([signal.SIGKILL, signal.SIGTERM]))
+        p.wait(60)
+        if os.path.exists(path("part.out")) and not os.path.exists(path("part.out.job")):
+            break  # it was done
+    assert read("part.out") == read("all.out") and read("part.out.errors") == read("all.out.errors")
+
+
+def more_texts_than_a_server_would_let_wait():
+    """512 lines of 2048 texts at a time; the bytes ahead are bounded, not their number."""
+    n = 4 if os.environ.get("MOONSHIFT_SLOW") else 40
+    body = {"input": ["a"] * 2048, "encoding_format": "base64"}
+    done = run(ENCODER, write("many.jsonl", [line(i, body, "/v1/embeddings") for i in range(n)]), "many.out")
+    assert done.returncode == 0 and f"{n} answers in" in done.stderr, done
+
+
+def both_kinds_of_lines_beside_each_other():
+    both = [*DUMMY, "--device", "sim", "--embedding-model", "tests/data/encoder_sim", "--embedding-name", "e"]
+    vector = {"model": "e", "input": "a dog"}
+    lines = [completion(i, random.Random(i)) if i % 2 else line(i, vector, "/v1/embeddings") for i in range(1, 61)]
+    done = run([BINARY, "batch", *both], write("both.jsonl", lines), "both.out")
+    assert done.returncode == 0 and "60 answers in" in done.stderr, done
+    kinds = [r["response"]["body"]["object"] for r in results("both.out")]
+    assert kinds == ["text_completion", "list"] * 30, kinds
+    vectors = {json.dumps(r["response"]["body"]["data"]) for r in results("both.out")[1::2]}
+    assert len(vectors) == 1, "a vector depends on what runs beside it"
+
+
+def another_encoder_is_another_job():
+    source = write("enc.jsonl", some_texts(4000))
+    for name in ("one", "two"):
+        shutil.copytree("tests/data/encoder_sim", path(name))
+    one, two = ([BINARY, "batch", "--embedding-model", path(n), "--device", "sim"] for n in ("one", "two"))
+    p = subprocess.Popen([*one, "-i", source, "-o", path("enc.out")], stderr=subprocess.DEVNULL, env=ENV)
+    while not os.path.exists(path("enc.out.job")):
+        time.sleep(0.001)
+    p.kill()
+    p.wait()
+    other = run(two, source, "enc.out")
+    assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+    card = path("one/1_Pooling/config.json")
+    was = os.stat(card)
+    os.utime(card, ns=(was.st_atime_ns, was.st_mtime_ns + 1000000000))
+    other = run(one, source, "enc.out")
+    assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+
+
+def what_an_encoder_has_no_use_for_is_refused():
+    source = write("few.jsonl", some_texts(3))
+    for words, why in (
+        (["--max-num-seqs", "3"], "--max-num-seqs is for a model that writes"),
+        (["--policy", "fcfs"], "--policy is for a model that writes"),
+        (["--seed", "3"], "--seed is for a model that writes"),
+    ):
+        done = run([*ENCODER, *words], source, "few.out")
+        assert done.returncode and why in done.stderr, done
+    twice = run([*ENCODER, "--embedding-model", "tests/data/encoder_pairs"], source, "few.out")
+    assert twice.returncode and "there is one" in twice.stderr, twice
+    assert not os.path.exists(path("few.out"))
+
+
 def an_interrupt_ends_it():
     source = write("long.jsonl", [line(i, {"model": "m", "prompt": "x", "max_tokens": 400}) for i in range(1, 2000)])
     p = subprocess.Popen(command(source, "long.out"), stderr=subprocess.PIPE, text=True, env=ENV)
@@ -281,6 +390,12 @@ cases.run(
         a_model_that_was_replaced_is_another_one,
         its_server_refuses_strangers,
         long_lines_take_no_more_memory_than_is_allowed,
+        an_encoder_answers_lines_for_vectors,
+        a_killed_job_of_an_encoder_ends_with_the_same_bytes,
+        more_texts_than_a_server_would_let_wait,
+        both_kinds_of_lines_beside_each_other,
+        another_encoder_is_another_job,
+        what_an_encoder_has_no_use_for_is_refused,
         an_interrupt_ends_it,
         an_empty_file_is_done,
     ]

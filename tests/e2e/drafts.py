@@ -1,6 +1,6 @@
 """Drafts in a live server. Suffix decoding: what a tenant was told once is guessed when it asks again, another tenant's
 steps are those of one that never drafts. Draft heads: those that are right save steps, those of another model are
-refused. Texts are always the same."""
+refused. A draft model: it drafts beside the others, and what cannot be is refused. Texts are always the same."""
 
 import array
 import concurrent.futures
@@ -16,7 +16,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/rig")
-from file_site import FOLDER, Site, command
+from file_site import BINARY, ENV, FOLDER, Site, command
 
 KEYS = ["--api-key", "one=anna", "--api-key", "two=bert"]
 N = 120
@@ -156,6 +156,11 @@ def echo_heads(name, hidden):
         "ln.0.weight": ([inner], ones * inner),
         "ln.0.bias": ([inner], zeros * inner),
     }
+    config = {"architectures": ["MLPSpeculatorPreTrainedModel"], "n_predict": 3, "tie_weights": True}
+    return write_folder(name, {**config, "emb_dim": hidden, "inner_dim": inner, "vocab_size": vocab}, tensors)
+
+
+def write_folder(name, config, tensors):
     header, body = {}, b""
     for key, (shape, data) in tensors.items():
         at = len(body)
@@ -166,10 +171,29 @@ def echo_heads(name, hidden):
     os.mkdir(folder)
     with open(os.path.join(folder, "model.safetensors"), "wb") as f:
         f.write(len(text).to_bytes(8, "little") + text + body)
-    config = {"architectures": ["MLPSpeculatorPreTrainedModel"], "n_predict": 3, "tie_weights": True}
     with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump({**config, "emb_dim": hidden, "inner_dim": inner, "vocab_size": vocab}, f)
+        json.dump(config, f)
     return folder
+
+
+def small_model(name, vocab):
+    """A Llama of one layer, that says whatever it says."""
+    hidden, heads, dim, wide, noise = 64, 2, 32, 96, random.Random(4)
+
+    def matrix(rows, cols):
+        return [rows, cols], array.array("f", (noise.uniform(-1, 1) / math.sqrt(cols) for _ in range(rows * cols)))
+
+    layer = {"self_attn.q_proj": (heads * dim, hidden), "self_attn.k_proj": (dim, hidden)}
+    layer |= {"self_attn.v_proj": (dim, hidden), "self_attn.o_proj": (hidden, heads * dim)}
+    layer |= {"mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden), "mlp.down_proj": (hidden, wide)}
+    tensors = {f"model.layers.0.{key}.weight": matrix(*shape) for key, shape in layer.items()}
+    tensors["model.embed_tokens.weight"] = matrix(vocab, hidden)
+    for norm in ("norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm"):
+        tensors[f"model.{norm}.weight"] = ([hidden], array.array("f", [1]) * hidden)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
+    config |= {"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "num_hidden_layers": 1, "hidden_size": hidden}
+    config |= {"num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": dim, "intermediate_size": wide}
+    return write_folder(name, {**config, "vocab_size": vocab, "tie_word_embeddings": True}, tensors)
 
 
 def heads_that_are_right_save_steps(plain, s):
@@ -188,7 +212,7 @@ def heads_of_another_model_are_refused(heads):
         (["--draft-model", heads, "--device", "sim"], "--draft-model is for --device cpu"),
         (["-sc", json.dumps({"method": "arctic", "model": heads, "num_speculative_tokens": 4})], "guesses 3"),
     ):
-        r = subprocess.run(command(None, *flags), capture_output=True, text=True, timeout=60)
+        r = subprocess.run(command(None, *flags), capture_output=True, text=True, timeout=60, env=ENV)
         assert r.returncode and why in r.stderr, r.stderr
 
 
@@ -205,6 +229,60 @@ def draft_heads(plain, folder):
     heads_of_another_model_are_refused(heads)
 
 
+def draft_models_that_cannot_be_are_refused(model, heads):
+    other = small_model("smaller", 400)
+    config = {"method": "draft_model", "model": model, "num_speculative_tokens": 4}
+    for flags, why in (
+        (["--draft-model", other], "a vocabulary of 400 tokens, and the model one of 500"),
+        (["--draft-model", model, "--device", "sim"], "a draft model is for --device cpu"),
+        (["--draft-model", model, "--draft-kv-memory", "100"], "16 tokens of the draft model take"),
+        (["--draft-model", model, "--rank-memory", "8MiB", "--draft-kv-memory", "16MiB"], "lower --draft-kv-memory"),
+        (["-sc", json.dumps({**config, "num_speculative_tokens": 17})], "guesses at most 16"),
+        (["-sc", json.dumps({**config, "method": "mlp_speculator"})], "the method draft_model takes a model"),
+        (["-sc", json.dumps({**config, "model": heads})], "is no model that generates text"),
+        (["-sc", json.dumps({**config, "method": "eagle"})], '"eagle" is not offered'),
+    ):
+        r = subprocess.run(command(None, *flags), capture_output=True, text=True, timeout=60, env=ENV)
+        assert r.returncode and why in r.stderr, r.stderr
+
+
+def what_it_takes_is_recorded(plain, model, folder):
+    """By a policy whose decisions hang on every digit of it."""
+    policy, recording = os.path.join(folder, "digits.lua"), os.path.join(folder, "digits.rec")
+    n = '1 + math.floor((view.estimate_draft(batch, "model", 3) or 0) * 1e6) % 7'  # dry runs have no such source
+    with open(policy, "w") as f:
+        f.write(ALWAYS.replace('12, "suffix", running.output[i] % 2 == 0 and "tree" or "chain"', f'{n}, "model"'))
+    with Site(None, "--policy", policy, "--draft-model", model, "--record", recording, *KEYS) as s:
+        for prompt in ("recorded", "recorded, too"):
+            assert ask(s, prompt) == ask(plain, prompt)
+        assert counters(s)["moonshift:draft_model_seconds_total"] > 0
+        s.end(signal.SIGTERM)
+    flags = ["--trace", recording, "--policy", policy]
+    r = subprocess.run([BINARY, "simulate", *flags], capture_output=True, text=True, timeout=60, env=ENV)
+    assert r.returncode == 0 and "all equal to the recording" in r.stdout + r.stderr, r.stdout + r.stderr
+
+
+def a_draft_model(plain, folder):
+    model = small_model("small", 500)
+    policy = os.path.join(folder, "model.lua")
+    with open(policy, "w") as f:
+        f.write(ALWAYS.replace("suffix", "model"))
+    with Site(None, "--policy", policy, "--draft-model", model, "--draft-kv-memory", "1MiB", *KEYS) as s:
+        many_at_once = [f"{i % 5} of several, drafted by a model" for i in range(20)]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            texts = list(pool.map(lambda p: ask(s, p, temperature=0.7, seed=5), many_at_once))
+        for i in range(5):
+            assert set(texts[i::5]) == {ask(plain, many_at_once[i], temperature=0.7, seed=5)}
+        said = counters(s)
+        assert said["vllm:spec_decode_num_draft_tokens_total"] > 100 and said["moonshift:draft_model_seconds_total"] > 0
+    for config in ({"method": "draft_model", "enable_suffix_decoding": True}, {}):
+        config = {**config, "model": model, "num_speculative_tokens": 3}
+        with Site(None, "--speculative-config", json.dumps(config), *KEYS) as s:
+            assert ask(s, "as vLLM has it") == ask(plain, "as vLLM has it")
+    what_it_takes_is_recorded(plain, model, folder)
+    draft_models_that_cannot_be_are_refused(model, os.path.join(folder, "heads"))
+
+
 def main():
     policy = os.path.join(FOLDER.name, "always.lua")  # arctic would look at what a row costs on a busy machine
     with open(policy, "w") as f:
@@ -218,7 +296,8 @@ def main():
         nothing_is_kept_where_nobody_drafts(plain)
         a_next_process_knows_what_was_said(plain, policy)
         draft_heads(plain, FOLDER.name)
-    print(f"{n + 3} passed, 0 failed")
+        a_draft_model(plain, FOLDER.name)
+    print(f"{n + 4} passed, 0 failed")
     return 0
 
 

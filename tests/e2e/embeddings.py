@@ -101,6 +101,7 @@ def every_metric_moves():
         before = s.ask("/metrics")[1]
         assert all(f"{m} 0\n" in before for m in moved), before
         assert s.metric("moonshift:embedding_replicas_alive") == 1
+        assert s.metric("moonshift:embedding_replicas_allowed") == 1
         s.embed(texts(50))
         assert s.ask("/rerank", {"query": "dog", "documents": ["a", "b"]})[0] == 200
         assert s.ask("/score", {"text_1": "dog", "text_2": "cat"})[0] == 200
@@ -121,6 +122,76 @@ def every_metric_moves():
         assert seen == gauges, seen
         assert all(s.metric(g) == 0 for g in gauges)
         assert s.metric("moonshift:embedding_failed_batches_total") == 0  # tests/unit/embedder.c fails some
+        s.drain()
+
+
+BESIDE = """
+local said
+return { api = 1, doc = "few replicas beside answers",
+  params = { few = { default = 1, min = 1, max = 64, type = "integer" } },
+  start = function() said = nil end,
+  step = function(view, act, p)
+    local e = view.embed()
+    if e then
+      local n = view.n_running + view.n_waiting > 0 and math.min(p.few, e.replicas) or e.replicas
+      if n ~= said and act.embed { replicas = n } then said = n end
+    end
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g) b:decodes() b:prefill(view.waiting)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end }"""
+
+
+def until(holds, what):
+    end = time.time() + WAIT_S
+    while not holds():
+        assert time.time() < end, what
+        time.sleep(0.01)
+
+
+def a_policy_says_how_many_replicas_run():
+    with Server("--embedding-replicas", "3", "--embedding-batch-tokens", "512", "--sim-step-us", "2000") as s:
+
+        def encoder():
+            return json.loads(s.ask("/admin/state")[1])["encoder"]
+
+        def put(name, source):
+            c = http.client.HTTPConnection("127.0.0.1", s.admin, timeout=WAIT_S)
+            c.request("PUT", f"/admin/policies/{name}", source)
+            r = c.getresponse()
+            assert r.status == 200, r.read()
+            c.close()
+
+        assert encoder()["allowed"] == 3 and encoder()["route"] == "least_loaded"
+        want = s.embed(texts(300))
+        put("beside", BESIDE)
+        body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
+        writers = [threading.Thread(target=s.ask, args=("/v1/completions", body)) for _ in range(2)]
+        for t in writers:
+            t.start()
+        until(lambda: encoder()["allowed"] == 1, "the encoder steps back")
+        assert s.metric("moonshift:embedding_replicas_allowed") == 1
+        vectors = []
+        readers = [threading.Thread(target=lambda: vectors.append(s.embed(texts(300)))) for _ in range(4)]
+        for t in readers:
+            t.start()
+        while any(t.is_alive() for t in readers) and any(t.is_alive() for t in writers):
+            assert encoder()["allowed"] == 1
+        for t in readers + writers:
+            t.join(WAIT_S)
+        assert vectors == [want] * 4, "a vector depends on the rule"
+        until(lambda: encoder()["allowed"] == 3, "all run when nobody writes")
+        assert s.ask("/admin/policy", method="GET")[0] == 200
+        strikes = json.loads(s.ask("/admin/policy", method="GET")[1])["strikes"]
+        assert strikes == 0, strikes
+        put("lengths", BESIDE.replace("{ replicas = n }", "{ route = 'by_length', short = 64, short_replicas = 1 }"))
+        assert s.ask("/v1/completions", {"prompt": "x", "max_tokens": 3})[0] == 200
+        until(lambda: encoder()["route"] == "by_length", "a rule by length")
+        assert encoder()["for_short"] == 1 and encoder()["allowed"] == 3
+        assert s.embed(texts(300)) == want
+        assert s.ask("/admin/policy/rollback", {})[0] == 200
+        until(lambda: encoder()["route"] == "least_loaded", "its word ends with it")
         s.drain()
 
 
@@ -315,12 +386,12 @@ def what_serve_refuses():
         assert r.returncode != 0 and words in r.stderr, r.stderr
 
     with tempfile.TemporaryDirectory() as decoder:
-        for name, text in (("config.json", '{"architectures":["Qwen3ForCausalLM"]}'), ("modules.json", "[]")):
+        for name, text in (("config.json", '{"architectures":["Gemma3ForCausalLM"]}'), ("modules.json", "[]")):
             with open(os.path.join(decoder, name), "w", encoding="utf-8") as f:
                 f.write(text)
         for command in (["serve", decoder], ["run", decoder, "hello"], [*ALONE, "--embedding-model", decoder]):
-            refused("Qwen3ForCausalLM is no encoder that is run here", *command)
-    refused("a server has one", *ALONE, "tests/data/encoder_sim", "--embedding-model", "tests/data/encoder_pairs")
+            refused("Gemma3ForCausalLM is no encoder that is run here", *command)
+    refused("there is one", *ALONE, "tests/data/encoder_sim", "--embedding-model", "tests/data/encoder_pairs")
     refused("--max-num-seqs is for a model that writes", *ALONE, "tests/data/encoder_sim", "--max-num-seqs", "4")
     refused("no/such/folder", *ALONE, "--embedding-model", "no/such/folder")
     refused("writes no text", "run", "tests/data/encoder_sim", "hello")
@@ -330,6 +401,7 @@ def what_serve_refuses():
             "--served-model-name", "same")  # fmt: skip
 
 
-cases.run([every_metric_moves, keys_are_wanted, a_loaded_machine_loses_no_answer_of_either_kind,
+cases.run([every_metric_moves, a_policy_says_how_many_replicas_run, keys_are_wanted,
+           a_loaded_machine_loses_no_answer_of_either_kind,
            a_full_queue_says_when_to_come_again, who_leaves_is_not_computed, the_end_answers_who_is_here,
            pairs_are_scored, floats_are_the_bytes, an_encoder_alone_is_a_server, what_serve_refuses])  # fmt: skip

@@ -265,7 +265,7 @@ def shells_complete(root):
     words = os.path.join(root.top, "usr/share/bash-completion/completions/moonshift")
     ask = '. "$0"; COMP_WORDS=("${@}"); COMP_CWORD=$(($# - 1)); _moonshift; echo "${COMPREPLY[@]}"'
     for typed, answer in (
-        (["re"], "reproduce"),
+        (["rep"], "reproduce"),
         (["serve", "--max-num-b"], "--max-num-batched-tokens"),
         (["serve", "--log-format", ""], "text json"),
         (["serve", "--log-format", "=", "j"], "json"),

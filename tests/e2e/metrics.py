@@ -110,6 +110,9 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     "moonshift:embedding_inputs_waiting": "vectors_leave",
     "moonshift:embedding_inputs_running": "vectors_leave",
     "moonshift:embedding_tokens_waiting": "vectors_leave",
+    "moonshift:embedding_replicas_allowed": Elsewhere(
+        ("tests/e2e/embeddings.py", "moonshift:embedding_replicas_allowed")
+    ),
     "moonshift:embedding_replicas_alive": Elsewhere(("tests/unit/embedder.c", "replicas_alive")),
     "moonshift:host_kv_blocks": Elsewhere(("tests/spec/host_kv_spec.lua", "moonshift:host_kv_blocks")),
     "moonshift:host_kv_blocks_free": Elsewhere(("tests/spec/host_kv_spec.lua", "moonshift:host_kv_blocks_free")),
@@ -122,6 +125,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
         ("tests/layout/drafts.c", "draft_accepted_at")
     ),
     "vllm:spec_decode_num_accepted_tokens_total": Elsewhere(("tests/layout/drafts.c", "C_DRAFT_ACCEPTED")),
+    "moonshift:draft_model_seconds_total": Elsewhere(("tests/layout/draft_model.c", "C_DRAFT_MODEL_NS")),
     "moonshift:probes_total": Elsewhere(("tests/e2e/earlystop.py", "moonshift:probes_total")),
     "moonshift:probe_tokens_total": Elsewhere(("tests/e2e/earlystop.py", "moonshift:probe_tokens_total")),
     "moonshift:early_stops_total": Elsewhere(("tests/e2e/earlystop.py", "moonshift:early_stops_total")),

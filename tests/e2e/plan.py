@@ -3,11 +3,12 @@ flags that it shows give the numbers that it shows; memory by hand; what it refu
 
 import json
 import os
-import subprocess
+import sys
 import tempfile
 
-BINARY = os.path.join(os.environ.get("MOONSHIFT_BUILD", "build"), "moonshift")
-H200 = ["--hardware", "h200x8-fitted"]
+sys.path.insert(0, "tests/rig")
+from planning import H200, call, plan
+
 # Of a hundred bursty requests the 95th is chance; of three hundred it is not.
 WORKLOADS = {
     "chat": ["--model", "llama-3.3-70b-fp8", "--shape", "in=200-2000,out=50-250,rate=6", "--requests", "40"],
@@ -23,18 +24,6 @@ WORKLOADS = {
 }
 FEW = ["--budget", "20"]
 GOALS = {"throughput": "throughput", "ttft": "p95_ttft_ms", "tpot": "p95_tpot_ms"}
-
-
-def call(*args):
-    env = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
-    return subprocess.run([BINARY, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env)
-
-
-def plan(folder, *args):
-    out = os.path.join(folder, "plan.json")
-    r = call("plan", *H200, *args, "--json", out)
-    assert r.returncode == 0, r.stderr
-    return json.load(open(out)), r.stdout
 
 
 def first(found, goal):

@@ -70,6 +70,10 @@ def optimum(folder):
         assert abs(params["x"] - 37) < 4 and params["how"] == "fast" and "free" not in params, r.stdout
         assert data["points"][0]["params"]["x"] == 5 and data["points"][data["best"]]["params"] == params
         assert "for want of bounds (--param NAME=LOW..HIGH): free" in r.stdout and "never measurements" in r.stdout
+        # and on traffic that it was not found on, by far
+        assert len(data["elsewhere"]) == 4 and "Elsewhere (other seeds)" in r.stdout, r.stdout
+        for other in data["elsewhere"]:
+            assert other["best"]["p50 TTFT"] < 0.5 * other["default"]["p50 TTFT"], other
         found.append((r.stdout, open(out[1]).read()))
     assert found[0] == found[1] and found[0][0] != found[2][0]
     # what was found holds outside: the file, alone and with a pair that wins over it
@@ -83,6 +87,51 @@ def optimum(folder):
         "simulate", "--policy", hill, *NODE, *LOAD, "--seed", "1", "--policy-params-file", file, "--policy-param", "x=5"
     )
     assert float(re.search(r"TTFT p50 \(ms\) +([\d.]+)", other.stdout)[1]) > 2 * float(values[1])
+
+
+BURST = """
+local long = true -- is the newest prompt
+return { api = 1, doc = "Long prompts go fastest at x = 20, short ones at x = 80.",
+  needs = { "waiting.prompt", "waiting.first" },
+  params = { x = { default = 50, min = 0, max = 100 } },
+  step = function(view, act, p)
+    local first = view.waiting.first[1]
+    if first then long = view.waiting.prompt[first] > 1000 end
+    local off = (p.x - (long and 20 or 80)) / 10
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting, math.floor(20 + 2000 / (1 + off * off)))
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end }
+"""
+
+
+def windows(folder):
+    """The wide look is at the busiest quarter, and a fit to it shows in the others."""
+    rows = ["arrival_s,input_tokens,output_tokens"]
+    rows += [f"{i * 0.5:.3f},1500,2" for i in range(120)]
+    rows += [f"{60 + i * 0.02:.3f},700,2" for i in range(1001)]
+    trace = write(folder, "burst.csv", "\n".join(rows) + "\n")
+    burst = write(folder, "burst.lua", BURST)
+    out = os.path.join(folder, "burst.json")
+    args = ["tune", "--policy", burst, *NODE, "--trace", trace, "--objective", "mean TTFT", "--budget", "24"]
+    r = call(*args, "--json", out)
+    assert r.returncode == 0, r.stderr
+    data = json.load(open(out))
+    assert data["points"][data["best"]]["params"]["x"] > 55, r.stdout
+    gains = [1 - q["best"]["mean TTFT"] / q["default"]["mean TTFT"] for q in data["elsewhere"]]
+    assert len(gains) == 4 and gains[3] > 0.3 and max(gains[:3]) < 0, (gains, r.stdout)
+    assert "Elsewhere (each quarter of the trace by itself)" in r.stdout
+    # a quarter is a part of the trace that anybody can ask for
+    part = os.path.join(folder, "part.json")
+    where = ["--trace", trace, "--from", "60", "--seconds", "20", "--json", part]
+    assert call("simulate", "--policy", burst, *NODE, *where).returncode == 0
+    assert json.load(open(part))["runs"][0]["requests"] == 1000
+    mean = json.load(open(part))["runs"][0]["ttft_ms"]["mean"]
+    last = data["elsewhere"][3]
+    assert last["from"] == 60 and abs(last["default"]["mean TTFT"] / mean - 1) < 0.01, (mean, last)
 
 
 def fronts(folder):
@@ -337,9 +386,19 @@ def numbers(folder):
         and "Q (1: 4)\n      no cats are simulated" in r.stdout
     )
     assert (
-        "3 answered: 3 values" in r.stdout and "1 claims in words, 1 hold. 1 not covered. 2 bars, 0 missed." in r.stdout
+        "3 answered. 3 values to which nothing was fitted: error 1.0% (median; mean 11.4%), 2 of them within 10%."
+        in r.stdout
+        and "1 claims in words, 1 hold. 1 not covered. 2 bars, 0 missed." in r.stdout
     ), r.stdout
     text = open(out).read()
+    # what was fitted, or given, is counted apart and marked
+    kinds = [{**ok[0], "fitted": "a constant"}, {**ok[1], "given": "the trace"}, *ok[2:]]
+    r = call("reproduce", "--list", listed(kinds), "--markdown", os.path.join(folder, "kinds.md"))
+    assert "nothing was fitted" not in r.stdout and r.returncode == 0, r.stdout
+    assert "1 values to which, or to others of whose figure, a constant was fitted: error 32.7%" in r.stdout, r.stdout
+    assert re.search(r"2 values that repeat what the trace says: error 0\.[78]%", r.stdout), r.stdout
+    marked = open(os.path.join(folder, "kinds.md")).read()
+    assert "| **fitted**: a constant |" in marked and "| **given**: the trace |" in marked
     assert "| 1 | T 1 | ratio | 1.500 | 1.990 | +32.7% |" in text and "no cats" in text and "never measurements" in text
     assert call("reproduce", "--list", listed(ok), "--only", "claim").stdout.count("T 1") == 0
     assert "no number" in call("reproduce", "--list", listed(ok), "--only", "dogs").stderr
@@ -378,7 +437,7 @@ with tempfile.TemporaryDirectory() as where:
     for check in (
         (tune_mistakes, numbers)
         if "ASAN_OPTIONS" in os.environ
-        else (optimum, fronts, no_difference, tune_mistakes, interrupts, numbers)
+        else (optimum, windows, fronts, no_difference, tune_mistakes, interrupts, numbers)
     ):
         check(where)
         print("ok", check.__name__)

@@ -119,6 +119,12 @@ def results_agree(folder):
         ("plots/layouts.svg", "plots2/layouts.svg"),
     ):
         assert open(f"{folder}/{a}").read() == open(f"{folder}/{b}").read(), (a, b)
+    # however many run at once: so are all files
+    for jobs in ("1", "3", "64"):
+        files = ["--json", f"{folder}/j.json", "--request-log", f"{folder}/j.csv", "--plots", f"{folder}/plots_j"]
+        assert good(*args, *files, "--jobs", jobs).stdout == r.stdout, jobs
+        for a, b in (("a.json", "j.json"), ("a.csv", "j.csv"), ("plots/queue.svg", "plots_j/queue.svg")):
+            assert open(f"{folder}/{a}").read() == open(f"{folder}/{b}").read(), (jobs, a)
     other = good(*args[:-4], "--seed", "8")
     assert other.stdout != r.stdout
 
@@ -632,14 +638,18 @@ def interrupts():
         "--policy",
         "native",
     ]
-    p = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV)
-    time.sleep(2)
-    p.send_signal(signal.SIGINT)
-    out, err = p.communicate(timeout=WAIT_S)
-    assert p.returncode == 1 and "interrupted" in err, (p.returncode, err)
-    table = rows(out)
-    assert int(table["finished"][0]) > 0 and len(table["finished"]) == 1, out
-    assert re.search(r"fcfs: stopped at [\d.]+ s; \d+ requests had not finished", out), out
+    for jobs in (1, 2):
+        p = subprocess.Popen(
+            [*args, "-j", str(jobs)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV
+        )
+        time.sleep(2)
+        p.send_signal(signal.SIGINT)
+        out, err = p.communicate(timeout=WAIT_S)
+        assert p.returncode == 1 and "interrupted" in err, (p.returncode, err)
+        table = rows(out)
+        assert int(table["finished"][0]) > 0 and len(table["finished"]) == jobs, out
+        for name in ("fcfs", "native")[:jobs]:
+            assert re.search(name + r": stopped at [\d.]+ s; \d+ requests had not finished", out), out
 
 
 with tempfile.TemporaryDirectory() as where:

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/mem.h"
 #include "kernels/sim/cost.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -94,5 +95,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else
         check_costs(&m);
     sim_tables_free(&m.tables);
+    mem_free(m.residuals);
     return 0;
 }

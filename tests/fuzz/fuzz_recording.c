@@ -1,5 +1,6 @@
-/* Any bytes as a recording: what is accepted must be in range and in order of time; and what describes a small node is
- * played, under the native policy, or one that drafts: it may differ, or be refused, and never breaks the engine. */
+/* Any bytes as a recording: what is accepted must be in range and in order of time; steps can be fitted, with their
+ * total; and what describes a small node is played, under the native policy, or one that drafts: it may differ, or be
+ * refused, and never breaks the engine. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/lab/recording/record_plan.h"
+#include "engine/lab/recording/recording_steps.h"
 #include "engine/lab/reenact.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -82,7 +84,7 @@ static enum verdict draft(void *ctx, const struct view *v, struct plan *p, struc
             continue;
         plan_decodes(b);
         for (int k = 0; k < b->n_items; k++)
-            plan_draft(p, b->items[k].request->id, &(struct draft_wish){4, -1, false}, &g);
+            plan_draft(p, b->items[k].request->id, &(struct draft_wish){4, -1, false, 0}, &g);
         plan_prefill(b, NULL, 0, 512);
         if (b->n_tokens)
             plan_forward(b, (struct layout){b->group->n_ranks, 1, 1});
@@ -124,6 +126,23 @@ static bool is_small(const struct recording_head *h)
     return h->facts.n_ranks <= 8 && most * h->facts.kv_blocks <= MAX_NODE_TOKENS;
 }
 
+static void add(void *ctx, const struct fit_step *s)
+{
+    ASSERT(s->rows >= 1 && s->sampled >= 0 && s->beside >= 0 && s->beside < MAX_RANKS && s->ns >= 1 && s->lag_ns >= -1);
+    step_fit_add(ctx, s);
+}
+
+static void fit(struct recording *r)
+{
+    struct err e = {0};
+    struct step_fit *f = step_fit_new();
+    recording_each_step(r, add, f, &e);
+    step_fit_end(f);
+    const struct fit_quality *q = step_fit_quality(f);
+    ASSERT(q->modelled_ns >= q->measured_ns * (1 - 1e-6) && q->modelled_ns <= q->measured_ns * (1 + 1e-6));
+    step_fit_free(f);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct recording *r = NULL;
@@ -135,6 +154,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     bool small = is_small(recording_head(r));
     int n = read_all(r);
+    recording_close(r);
+    if (recording_open_stream(&r, stream(data, size), "fuzz", &e))
+        return 0;
+    fit(r);
     recording_close(r);
     if (!small || n > MAX_PLAYED_LINES || recording_open_stream(&r, stream(data, size), "fuzz", &e))
         return 0;

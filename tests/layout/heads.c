@@ -3,6 +3,7 @@
  * heads that are right save steps. */
 #include "engine/draft/heads.h"
 #include "tests/rig/speculator_build.h"
+#include "tests/rig/drafting.h"
 #include "tests/rig/switch_rig.h"
 
 /* The source, which notes what steps have guessed. */
@@ -130,30 +131,6 @@ static void a_rank_fails_among_them(void **state)
 
 /* ---- guesses */
 
-/* Everybody who decodes drafts, in one layout. */
-static enum verdict draft_step(void *ctx, const struct view *v, struct plan *p, struct err *e)
-{
-    const struct layout *l = ctx;
-    struct plan_batch *b = v->n_idle ? plan_batch(p, v->idle[0]) : NULL;
-    struct draft_guess g;
-    (void)e;
-    if (!b)
-        return VERDICT_OK;
-    plan_decodes(b);
-    for (int i = 0; i < b->n_items; i++)
-        plan_draft(p, b->items[i].request->id, &(struct draft_wish){8, -1, false}, &g);
-    plan_prefill(b, NULL, 0, 64);
-    if (b->n_tokens)
-        plan_forward(b, *l);
-    return VERDICT_OK;
-}
-
-static struct policy drafting(struct layout *l)
-{
-    static const struct policy_ops ops = {.step = draft_step};
-    return (struct policy){.ops = &ops, .ctx = l, .name = "heads", .sha256 = "heads"};
-}
-
 static void serve_in(struct layout l, struct model *m, const struct speculator *s, struct notes *notes,
                      const struct run *quiet)
 {
@@ -166,7 +143,7 @@ static void serve_in(struct layout l, struct model *m, const struct speculator *
                                  .kv_blocks = 512,
                                  .drafts = &source,
                                  .speculator = s,
-                                 .policy = drafting(&l)});
+                                 .policy = drafting_policy(&l)});
     serve_all(&t, model_config(m)->vocab, NULL);
     stop_run(&t);
     compare(&t, quiet, NULL);
@@ -244,7 +221,7 @@ static void right_heads_save_steps(void **state)
                                  .alike = true,
                                  .drafts = &source,
                                  .speculator = s.s,
-                                 .policy = drafting(&l)});
+                                 .policy = drafting_policy(&l)});
     struct request_spec *spec = spec_new(&t, 1, model_config(m)->vocab);
     spec->sampling.n_allowed = 1;
     spec->sampling.allowed = shared_new(1, sizeof *spec->sampling.allowed);

@@ -21,6 +21,7 @@ ROOMS = {
     "engine/serve/batch": "offline jobs",
     "engine/serve/terminal": "chat",
     "engine/lab": "simulate",
+    "engine/lab/fit": "step times",
     "engine/lab/trace": "traffic",
     "engine/lab/recording": "record",
     "engine/lab/search": "tune, plan",

@@ -152,7 +152,7 @@ static void row_twins(void **state)
         skip();
     for (int round = 0; round < 400; round++) {
         float x[N], x2[N], y[2][N];
-        int8_t q[2][PLANES * N];
+        int8_t q[2][N / 32 * QUANT_BLOCK];
         struct qmeta m[2][N / 32];
         uint16_t h[2][N];
         int n = N - (int)rng_below(&r, 40);
@@ -163,8 +163,8 @@ static void row_twins(void **state)
         if (round % 2)
             x[rng_below(&r, N)] = odd[rng_below(&r, sizeof odd / sizeof *odd)];
         memset(m, 0, sizeof m);
-        a->quantise_row(x, N, q[0], m[0]);
-        b->quantise_row(x, N, q[1], m[1]);
+        a->quantise_row(x, N, q[0], m[0], 1);
+        b->quantise_row(x, N, q[1], m[1], 1);
         assert_memory_equal(q[0], q[1], sizeof q[0]);
         assert_memory_equal(m[0], m[1], sizeof m[0]);
         for (int t = DT_F16; t <= DT_BF16; t++) {

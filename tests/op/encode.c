@@ -82,7 +82,7 @@ static void linear_is_near_doubles(void **state)
 /* The largest products there can be, in every column of a leaf: the sum still fits. */
 static void a_leaf_of_extremes_fits(void **state)
 {
-    enum { COLS = 256 };
+    enum { COLS = 2 * ENCODE_LEAF };
     (void)state;
     for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
         float m[COLS], x[COLS], y[32] = {0};
@@ -119,8 +119,8 @@ struct attention {
     double *want, *bound; /* [rows][heads * dim], [rows][heads] */
 };
 
-/* One query's answer in doubles, and how far off floats may be: scores by their size, weights and sums a little more.
- */
+/* One query's answer in doubles, and how far off 13-bit integers may be: scores by their size, weights and values a
+ * little more; an eighth of what half steps of 2^-13 could add up to, as they have both signs. */
 static void attend_in_doubles(const struct attention *a, int seq, int row, int head)
 {
     double s[600], most = -INFINITY, size = 0, sum = 0, *o = a->want + (size_t)row * (size_t)(a->heads * a->dim);
@@ -144,7 +144,7 @@ static void attend_in_doubles(const struct attention *a, int seq, int row, int h
     for (int i = 0; i < n; i++)
         for (int c = 0; c < a->dim; c++)
             o[at + c] += s[i] / sum * (double)a->qkv[(size_t)(from + i) * a->ld + 2 * hidden + at + c];
-    a->bound[(size_t)row * (size_t)a->heads + head] = (size + 4) * 0x1p-21;
+    a->bound[(size_t)row * (size_t)a->heads + head] = (size + 4) * 0x1p-15;
 }
 
 static struct attention make_attention(int heads, int dim)
@@ -220,6 +220,53 @@ static void attention_is_near_doubles(void **state)
     }
 }
 
+/* An infinity or a NaN of a query shows in its answer; that of a key in all answers of its sequence and head, of a
+ * value in that column of them; and nowhere else. */
+static bool spoils(const struct attention *a, int row, int column, int r, int c)
+{
+    int hidden = a->heads * a->dim, kind = column / hidden, at = column % hidden, seq = 0;
+    while (a->row0[seq + 1] <= row)
+        seq++;
+    if (r < a->row0[seq] || r >= a->row0[seq + 1] || c / a->dim != at / a->dim)
+        return false;
+    return kind == 0 ? r == row : kind == 1 || c == at;
+}
+
+static void bad_numbers_show(void **state)
+{
+    static const uint32_t bad[] = {0x7f800000u, 0xff800000u, 0x7fc00000u, 0xffc00000u, 0x7fedcba9u, 0xffed1234u};
+    static const int at[] = {0, 17, 20, 70, 100, 560}; /* rows: the first keys of the longest sequence, and the last */
+    struct attention a = make_attention(2, 33);
+    int hidden = a.heads * a.dim;
+    size_t n = (size_t)a.rows * a.ldo;
+    float *fine = mem_new_array(n, sizeof *fine), *o = mem_new_array(n, sizeof *o);
+    (void)state;
+    assert_true(attend_with(&a, sets[0], 1, fine));
+    for (size_t i = 0; i < 6 * 3; i++) {
+        int row = at[i / 3], column = (int)(i % 3) * hidden + (int)(i * 7) % hidden;
+        float *x = a.qkv + (size_t)row * a.ld + column, was = *x;
+        memcpy(x, &bad[(i + i / 6) % 6], sizeof *x);
+        for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
+            if (!attend_with(&a, sets[s], 2, o))
+                continue;
+            for (int r = 0; r < a.rows; r++)
+                for (int c = 0; c < hidden; c++) {
+                    size_t to = (size_t)r * a.ldo + (size_t)c;
+                    bool holds = spoils(&a, row, column, r, c) ? !isfinite(o[to]) : o[to] == fine[to];
+                    if (!holds)
+                        fail_msg("%s: %g in row %d column %d, then row %d column %d is %g", sets[s], (double)*x, row,
+                                 column, r, c, (double)o[to]);
+                }
+        }
+        *x = was;
+    }
+    mem_free(fine);
+    mem_free(o);
+    mem_free(a.qkv);
+    mem_free(a.want);
+    mem_free(a.bound);
+}
+
 static void bad_weights_are_refused(void **state)
 {
     float m[4] = {1, 2, NAN, 4}, bias[2] = {0, INFINITY};
@@ -274,7 +321,7 @@ static struct subject *open_subject(struct bert_build b)
     struct err e;
     const struct buf *file = bert_file(&s->st, b);
     bert_config_text(&config, &b, "");
-    struct bert_text texts[BERT_FILES] = {{config.data, config.len}};
+    struct card_text texts[CARD_FILES] = {{config.data, config.len}};
     assert_int_equal(bert_config_read(&s->config, texts, &e), 0);
     assert_int_equal(safetensors_open_memory(&st, file->data, file->len, &e), 0);
     assert_int_equal(bert_open(&s->bert, &s->config, st, NULL, &e), 0);
@@ -380,6 +427,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_is_near_doubles),
         cmocka_unit_test(attention_is_near_doubles),
+        cmocka_unit_test(bad_numbers_show),
         cmocka_unit_test(a_leaf_of_extremes_fits),
         cmocka_unit_test(bad_weights_are_refused),
         cmocka_unit_test(vectors_depend_on_their_tokens_alone),

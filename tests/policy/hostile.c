@@ -294,6 +294,14 @@ static void orders(void **state)
         {IN_STEP, "view.estimate(1, {}, -1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
         {IN_STEP, "view.estimate({}, {}, 1)", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "view.narrowest()", VERDICT_ERROR, "the number of tokens must be a number"},
+        {IN_STEP, "view.forecast(0, 1)", VERDICT_ERROR, "the wide group's ranks must be a whole number"},
+        {IN_STEP, "view.forecast(1, 'a')", VERDICT_ERROR, "a narrow group's ranks"},
+        {IN_STEP, "view.forecast(1)", VERDICT_ERROR, "a narrow group's ranks"},
+        {IN_STEP, "view.forecast(1, 1, 3)", VERDICT_ERROR, "options like"},
+        {IN_STEP, "view.forecast(1, 1, { out = 3 })", VERDICT_ERROR, "has no field 'out'"},
+        {IN_STEP, "view.forecast(1, 1, { output = 0 })", VERDICT_ERROR, "output has to be a number"},
+        {IN_STEP, "view.forecast(1, 1, { ahead = 0/0 })", VERDICT_ERROR, "ahead has to be a number"},
+        {IN_STEP, "view.forecast(1, 1, { most = 1e300 })", VERDICT_ERROR, "most has to be a number"},
         {IN_STEP, "view.estimate_move(-1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
         {IN_STEP, "view.estimate_move(1, 'moon')", VERDICT_ERROR, "the place"},
         {IN_STEP, "view.estimate(1, nil, 1, { micro = -1 })", VERDICT_ERROR, "micro"},
@@ -302,8 +310,19 @@ static void orders(void **state)
         {IN_STEP, "act.draft(65536, 4, {})", VERDICT_ERROR, "string expected"},
         {IN_STEP, "act.draft({}, 4)", VERDICT_ERROR, "a request id is expected"},
         {IN_STEP, "act.evict_drafts('newest')", VERDICT_ERROR, "\"oldest\", \"unused\" or \"largest\""},
+        {IN_STEP, "act.embed('fast')", VERDICT_ERROR, "table expected"},
+        {IN_STEP, "act.embed({ rout = 'x' })", VERDICT_ERROR, "did you mean 'route'?"},
+        {IN_STEP, "act.embed({ route = 'random' })", VERDICT_ERROR,
+         "\"least_loaded\", \"round_robin\" or \"by_length\""},
+        {IN_STEP, "act.embed({ replicas = 0 })", VERDICT_ERROR, "replicas must be a whole number"},
+        {IN_STEP, "act.embed({ replicas = 1.5 })", VERDICT_ERROR, "replicas must be a whole number"},
+        {IN_STEP, "act.embed({ route = 'by_length' })", VERDICT_ERROR, "goes with short"},
+        {IN_STEP, "act.embed({ short = 5, short_replicas = 1 })", VERDICT_ERROR, "goes with short"},
         {IN_STEP, "view.drafted({}, 'lookup')", VERDICT_ERROR, "a request id is expected"},
         {IN_STEP, "view.drafted(65536)", VERDICT_ERROR, "string expected"},
+        {IN_STEP, "view.drafted(65536, 'lookup', 0)", VERDICT_ERROR, "the depth must be a whole number from 1 to 16"},
+        {IN_STEP, "view.drafted(65536, 'lookup', 17)", VERDICT_ERROR, "the depth must be a whole number from 1 to 16"},
+        {IN_STEP, "view.estimate(view.groups[1], nil, 4, { drafts = -1 })", VERDICT_ERROR, "drafts must be"},
         {IN_STEP, "view.victims()", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt({}, 'drain')", VERDICT_ERROR, "a group of view.groups is expected"},
         {IN_STEP, "act.preempt(1, 'drain')", VERDICT_ERROR, "1 is not a request id"},
@@ -326,6 +345,7 @@ static void refused_verbs(void **state)
          "'hard'))\n"
          "refused('no such group', act.preempt({ id = 7 }, 'hard')) refused('about groups', act.preempt(65536, "
          "'drain'))\n"
+         "refused('no encoder', act.embed({ replicas = 1 })) refused('no encoder', view.embed()) "
          "refused('is kept here', act.evict_drafts('unused')) refused('simulated', act.draft(65536, 4)) "
          "refused('nothing has to move', act.reshard(1, { tp = 1 })) "
          "refused('no such group', act.reshard(9, { tp = 1 }))\n"

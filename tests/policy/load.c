@@ -604,6 +604,22 @@ static int stop(void **state)
     return 0;
 }
 
+/* What passed just now is not tried once more; its text, table and params are looked at all the same. */
+static void again_leaves_the_tests_out(void **state)
+{
+    (void)state;
+    static const char *const failing = POLICY("tests = { a = function(t) assert(false, 'so it is') end }, ");
+    static const char *const wrong[] = {POLICY("docs = 1, "), "return {", POLICY("params = { x = 5 }, ")};
+    struct lua_opts o = {.watchdog = dog, .quiet = true, .n_ranks = 1, .again = true};
+    struct policy p;
+    struct err e = {0};
+    expect(failing, "so it is");
+    assert_int_equal(lua_policy_load(&p, "x.lua", failing, strlen(failing), &o, NULL, &e), 0);
+    p.ops->destroy(p.ctx);
+    for (int i = 0; i < 3; i++)
+        assert_int_not_equal(lua_policy_load(&p, "x.lua", wrong[i], strlen(wrong[i]), &o, NULL, &e), 0);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest alone[] = {cmocka_unit_test(monsters)};
@@ -625,6 +641,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(loops_and_floods),
         cmocka_unit_test(names_and_limits),
         cmocka_unit_test(two_machines_decide_the_same),
+        cmocka_unit_test(again_leaves_the_tests_out),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -142,7 +142,8 @@ static inline void chaos_draft(struct chaos *c, struct plan_batch *b)
     for (int i = 0; i < b->n_items; i++)
         if (rng_below(&c->rng, 4)) {
             req_id id = b->items[i].request->id;
-            struct draft_wish w = {(int)rng_below(&c->rng, c->trees ? 20 : 9), -1, c->trees};
+            struct draft_wish w = {(int)rng_below(&c->rng, c->trees ? 20 : 9), -1, c->trees,
+                                   (int)rng_below(&c->rng, 8) - 1};
             c->n_drafts += plan_draft(b->plan, id, &w, &g) && g.n;
             w.most = g.n ? (int)rng_below(&c->rng, (uint64_t)g.n + 1) : 0;
             if (g.n && rng_below(&c->rng, 4) == 0) /* some of them are taken back */

@@ -24,6 +24,7 @@ enum { RIG_DIM = 4, RIG_POISON = 666 };
 struct embed_rig {
     struct embedder *embedder;
     struct embed_setup setup;
+    struct embed_link link; /* what it says of itself */
     struct monitor *gate;
     int permits;              /* batches that may run; -1: all */
     _Atomic int runs, seqs;   /* so far */
@@ -101,8 +102,13 @@ static inline void rig_begin(struct embed_rig *g, int replicas, int batch_tokens
 {
     memset(g, 0, sizeof *g);
     g->gate = monitor_new();
-    g->setup = (struct embed_setup){
-        .ops = &rig_ops, .ctx = g, .n_replicas = replicas, .n_threads = 1, .batch_tokens = batch_tokens};
+    g->setup = (struct embed_setup){.ops = &rig_ops,
+                                    .ctx = g,
+                                    .n_replicas = replicas,
+                                    .n_threads = 1,
+                                    .batch_tokens = batch_tokens,
+                                    .link = &g->link};
+    embed_link_init(&g->link, replicas);
 }
 
 static inline void rig_start(struct embed_rig *g)

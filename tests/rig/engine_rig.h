@@ -101,6 +101,7 @@ static inline void listen_to(struct rig *t)
             snprintf(t->text, sizeof t->text, "%s", (char *)ev.payload);
             break;
         case EV_DOWN:
+        case EV_EMBED:
             break;
         case EV_DRAINED:
             t->n_drained++;

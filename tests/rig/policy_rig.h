@@ -47,6 +47,8 @@ struct rig {
     uint64_t n_tags;
     int reply_code;
     struct buf reply;
+    uint64_t embed_rule; /* of an encoder, as the front was told last */
+    int n_embed_rules;
 };
 
 static inline void rig_open(struct rig *t, const struct rig_knobs *k)
@@ -97,6 +99,10 @@ static inline void rig_listen(struct rig *t)
             t->heard[ev.tag].ending = (enum ending)ev.code;
             t->heard[ev.tag].status = ev.http_status;
             t->heard[ev.tag].end_ns = clock_now(&t->clock);
+        }
+        if (ev.kind == EV_EMBED) {
+            t->embed_rule = ev.tag;
+            t->n_embed_rules++;
         }
         if (ev.kind == EV_REPLY) {
             t->reply_code = ev.code;

@@ -63,6 +63,14 @@ SIMDE_SHIM __m256i shim_cvtps_ph(simde__m512 x)
     return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
 }
 
+SIMDE_SHIM simde__m512i shim_cvtps_epi32(simde__m512 x)
+{
+    simde__m512_private p = simde__m512_to_private(x);
+    return shim_join_epi32(_mm256_cvtps_epi32(p.m256[0]), _mm256_cvtps_epi32(p.m256[1]));
+}
+
+#undef _mm512_cvtps_epi32
+#define _mm512_cvtps_epi32(x) shim_cvtps_epi32(x)
 #define _mm512_cvtepu8_epi32(x) shim_cvtepu8_epi32(x)
 #define _mm512_cvtepi8_epi32(x) shim_cvtepi8_epi32(x)
 #define _mm512_cvtepu16_epi32(x) shim_cvtepu16_epi32(x)

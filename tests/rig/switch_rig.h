@@ -66,8 +66,10 @@ struct run_opts {
     bool varied; /* requests: penalties, stop ids, least lengths */
     const struct draft_sources *drafts;
     const struct speculator *speculator;
+    const struct drafter_plan *drafter;
     const struct thinking *thinking; /* requests may be probed */
     bool may_refuse;                 /* endings of 503 are what is tested */
+    const struct backend_ops *ops;   /* NULL: of the CPU */
     struct policy policy;
 };
 
@@ -83,7 +85,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
     t->probed = o->thinking != NULL;
     clock_init_real(&t->clock);
     const struct model_config *c = model_config(m);
-    struct engine_setup s = {.ops = backend_cpu(),
+    struct engine_setup s = {.ops = o->ops ? o->ops : backend_cpu(),
                              .device = {.n_threads = 1},
                              .model = m,
                              .limits = {.max_num_seqs = 16,
@@ -111,6 +113,7 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
                              .memory_share = 0.2,
                              .drafts = o->drafts,
                              .speculator = o->speculator,
+                             .drafter = o->drafter,
                              .thinking = o->thinking,
                              .policy = o->policy,
                              .rehearse = N >= 10}; /* over the emulator it would take as long as the rest */

@@ -65,7 +65,7 @@ static enum verdict step_or_tear(void *ctx, const struct view *v, struct plan *p
         struct plan_batch *b = plan_batch(p, v->idle[i]);
         plan_decodes(b);
         for (int k = 0; k < b->n_items; k++)
-            plan_draft(p, b->items[k].request->id, &(struct draft_wish){3, -1, false}, &g);
+            plan_draft(p, b->items[k].request->id, &(struct draft_wish){3, -1, false, 0}, &g);
     }
     err_set(e, E_POLICY, "too late");
     return VERDICT_TIMEOUT;

@@ -304,7 +304,7 @@ static void the_same_again(void **state)
     assert_int_equal(a.replay.end_ns, b.replay.end_ns);
     assert_int_equal(a.replay.n_kept_switches, b.replay.n_kept_switches);
     assert_true(a.replay.n_kept_switches > 20); /* something was compared */
-    assert_string_equal(a.replay.state, b.replay.state);
+    assert_string_equal(a.replay.states[0], b.replay.states[0]);
     drop(&a);
     drop(&b);
 }
@@ -341,6 +341,42 @@ static void times_are_those_of_the_machine(void **state)
     assert_int_equal(t.n_good, 0);
     tally_free(&t);
     drop(&b);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Against libc's sort: random times of every magnitude, with many that are equal. */
+static void times_are_sorted(void **state)
+{
+    (void)state;
+    enum { MOST = 3000 };
+    static int64_t expected[MOST];
+    struct rng rng;
+    struct replay r = {.bin_ns = 1000000000, .n_bins = 1};
+    r.requests = mem_new_array(MOST, sizeof *r.requests);
+    r.bins = mem_new(sizeof *r.bins);
+    rng_init(&rng, 11);
+    for (int round = 0; round < 200; round++) {
+        struct tally t;
+        uint64_t mask = UINT64_MAX >> (1 + rng_below(&rng, 63));
+        r.n_requests = round < 40 ? (size_t)round : (size_t)rng_below(&rng, MOST);
+        for (size_t i = 0; i < r.n_requests; i++) {
+            expected[i] = (int64_t)(rng_next(&rng) & mask);
+            r.requests[i] =
+                (struct replay_request){.first_ns = expected[i], .last_ns = expected[i], .ending = END_STOP};
+        }
+        tally_make(&t, &r, (struct tally_slo){0});
+        qsort(expected, r.n_requests, sizeof *expected, by_size);
+        assert_int_equal(t.n[TALLY_TTFT], r.n_requests);
+        assert_memory_equal(t.sorted[TALLY_TTFT], expected, r.n_requests * sizeof *expected);
+        tally_free(&t);
+    }
+    mem_free(r.requests);
+    mem_free(r.bins);
 }
 
 /* Nearest rank, against a replay made by hand. */
@@ -402,11 +438,9 @@ static void a_year_of_trace_fits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_request_ends_once),
-        cmocka_unit_test(a_rank_that_fails_ends_nobody),
-        cmocka_unit_test(the_same_again),
-        cmocka_unit_test(times_are_those_of_the_machine),
-        cmocka_unit_test(percentiles_are_values_that_occurred),
+        cmocka_unit_test(every_request_ends_once), cmocka_unit_test(a_rank_that_fails_ends_nobody),
+        cmocka_unit_test(the_same_again),          cmocka_unit_test(times_are_those_of_the_machine),
+        cmocka_unit_test(times_are_sorted),        cmocka_unit_test(percentiles_are_values_that_occurred),
         cmocka_unit_test(a_year_of_trace_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -154,4 +154,134 @@ describe("auto", function()
   it("keeps its stages when told so", function()
     assert.equal(0, #serve_drift { policy = "policies/auto.lua", params = { phases = false } }.reasons)
   end)
+
+  -- Eight described ranks.
+  local function node(options)
+    options = auto(options or {})
+    options.hardware, options.model, options.ranks = "h200x8", "llama-3.3-70b-fp8", 8
+    options.max_num_seqs, options.kv_blocks = 256, options.kv_blocks or 5600
+    return options
+  end
+
+  -- A few requests, and every `every` seconds so many at once.
+  local function waves(e, n, every, crowded)
+    local ids = {}
+    for wave = 1, n do
+      for k = 1, crowded do
+        ids[#ids + 1] = e:submit { prompt = 2000 + k * 97 % 3000, max_tokens = 20 + k * 13 % 60, at = wave * every }
+      end
+      ids[#ids + 1] = e:submit { prompt = 500, max_tokens = 300, at = (wave + 0.6) * every }
+    end
+    return ids
+  end
+
+  -- When the partition changed: orders that were carried out together count once.
+  local function changes(e)
+    local n, last = 0, nil
+    for _, s in ipairs(h.switches(e)) do
+      if s.at ~= last then n, last = n + 1, s.at end
+    end
+    return n
+  end
+
+  it("splits the ranks under a burst, says why, and puts them together again in quiet", function()
+    h.with(node(), function(e)
+      waves(e, 1, 1, 80)
+      e:run_until(0.9)
+      assert.equal("8", h.sizes(e))
+      e:run_until(2.5)
+      assert.is_true(#e:groups() > 1, h.sizes(e))
+      assert.is_truthy(h.switches(e)[1].reason:match("^auto: %d|%d: [%d.]+ s of [%d.]+ less, the way there and back"))
+      e:submit { prompt = 500, max_tokens = 300, at = 30 }
+      e:run()
+      assert.equal("8", h.sizes(e))
+      h.clean(e)
+    end)
+  end)
+
+  it("is sooner done with bursts than one group, and than eight", function()
+    local mean = {}
+    for _, o in ipairs {
+      { policy = "policies/auto.lua" }, { policy = "policies/shift.lua" },
+      { policy = "policies/static.lua", params = { dp = 8 } },
+    } do
+      local options = node()
+      options.policy, options.params = o.policy, o.params
+      h.with(options, function(e)
+        local sum, ids = 0, waves(e, 4, 12, 80)
+        e:run()
+        for _, id in ipairs(ids) do sum = sum + e:result(id).ended_at end
+        mean[#mean + 1] = sum / #ids
+      end)
+    end
+    assert.is_true(mean[1] < math.min(mean[2], mean[3]), table.concat(mean, " "))
+  end)
+
+  it("does not flap: a wave costs a few changes, whatever the time between waves", function()
+    for _, every in ipairs { 1, 4, 12 } do
+      h.with(node(), function(e)
+        waves(e, 10, every, 60)
+        e:run()
+        assert.is_true(changes(e) <= 60, changes(e) .. " changes in 10 waves, one in " .. every .. " s")
+        h.clean(e)
+      end)
+    end
+  end)
+
+  it("changes no text by what it switches, and decides the same in every run", function()
+    local texts, schedules = {}, {}
+    for i, policy in ipairs { "auto", "auto", "fcfs" } do
+      local options = node()
+      options.policy = "policies/" .. policy .. ".lua"
+      h.with(options, function(e)
+        local ids = waves(e, 3, 4, 40)
+        e:run()
+        h.clean(e)
+        assert.is_true(policy == "fcfs" or changes(e) > 0)
+        local all = {}
+        for k, id in ipairs(ids) do all[k] = table.concat(e:result(id).tokens, " ") end
+        texts[i], schedules[i] = all, e:schedule()
+      end)
+    end
+    assert.same(texts[1], texts[3])
+    assert.same(schedules[1], schedules[2])
+  end)
+
+  it("serves a request that no narrow group holds, in the middle of a burst", function()
+    h.with(node { kv_blocks = 400 }, function(e)
+      waves(e, 2, 2, 60)
+      local long = e:submit { prompt = 40000, max_tokens = 50, at = 2.5 }
+      e:run()
+      assert.equal("length", e:result(long).ending, e:result(long).why)
+      h.clean(e)
+    end)
+  end)
+
+  it("serves a premium request sooner than others, in at least half of the ranks", function()
+    local ended = {}
+    for i, priority in ipairs { 0, -1 } do
+      h.with(node(), function(e)
+        waves(e, 2, 3, 80)
+        local one = e:submit { name = "vip", prompt = 1000, max_tokens = 200, priority = priority, at = 3.3 }
+        e:run()
+        h.clean(e)
+        ended[i] = e:result(one).ended_at
+        for _, step in ipairs(e:schedule()) do
+          if priority < 0 and (" " .. h.names(step) .. " "):find(" vip ", 1, true) then
+            assert.is_true(#step.ranks >= 4, #step.ranks .. " ranks")
+          end
+        end
+      end)
+    end
+    assert.is_true(ended[2] < 0.8 * ended[1] + 0.2 * 3.3, ended[2] .. " s, others " .. ended[1])
+  end)
+
+  it("keeps one group where weights are in shares, and does not look further", function()
+    h.with(node { sharded = true }, function(e)
+      waves(e, 1, 1, 60)
+      e:run()
+      assert.equal("8", h.sizes(e))
+      h.clean(e)
+    end)
+  end)
 end)

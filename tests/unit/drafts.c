@@ -193,13 +193,13 @@ static void a_plan_takes_a_tree_and_cuts_it(void **state)
     (void)state;
     set_up(&b, forked);
     const struct drafts *d = &b.b->items[0].drafts;
-    assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, true}, &g));
+    assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, true, 0}, &g));
     assert_int_equal(g.n, SHOWN);
     assert_true(d->n == SHOWN && d->parents && b.b->n_tokens == 1 + SHOWN);
     assert_memory_equal(d->parents, forked, SHOWN);
-    assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){2, -1, true}, &g));
+    assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){2, -1, true, 0}, &g));
     assert_true(g.n == 2 && d->n == 2 && b.b->n_tokens == 3);
-    assert_false(plan_draft(&b.p, b.r->id, &(struct draft_wish){3, -1, true}, &g));
+    assert_false(plan_draft(&b.p, b.r->id, &(struct draft_wish){3, -1, true, 0}, &g));
     tear_down(&b);
 }
 
@@ -211,7 +211,7 @@ static void a_tree_of_one_branch_is_a_chain(void **state)
     (void)state;
     for (int i = 0; i < 2; i++) { /* and who asks for a chain gets none */
         set_up(&b, i ? forked : line);
-        assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, !i}, &g));
+        assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, !i, 0}, &g));
         assert_int_equal(b.b->items[0].drafts.n, SHOWN);
         assert_null(b.b->items[0].drafts.parents);
         tear_down(&b);
@@ -225,10 +225,10 @@ static void trees_are_refused_where_devices_have_chains(void **state)
     (void)state;
     set_up(&b, forked);
     b.w.draft_trees = false;
-    assert_false(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, true}, &g));
+    assert_false(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, true, 0}, &g));
     assert_non_null(strstr(b.p.reason, "chains"));
     assert_true(b.b->n_tokens == 1 && g.n == 0);
-    assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, false}, &g));
+    assert_true(plan_draft(&b.p, b.r->id, &(struct draft_wish){8, -1, false, 0}, &g));
     assert_int_equal(g.n, SHOWN);
     tear_down(&b);
 }

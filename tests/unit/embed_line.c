@@ -8,7 +8,7 @@ static struct embed_rig rig; /* for its jobs only */
 static struct embed_batch *take(struct embed_line *l, int tokens, int slice)
 {
     static struct embed_batch b;
-    embed_line_take(l, tokens, slice, &b);
+    embed_line_take(l, &(struct embed_take){.max_tokens = tokens, .slice = slice}, &b);
     return &b;
 }
 
@@ -214,6 +214,103 @@ static void nothing_is_lost_or_taken_twice(void **state)
     }
 }
 
+static struct embed_batch *take_some(struct embed_line *l, enum embed_lengths lengths, int tokens)
+{
+    static struct embed_batch b;
+    struct embed_take t = {.max_tokens = tokens, .slice = 100, .lengths = lengths, .short_tokens = 10};
+    embed_line_take(l, &t, &b);
+    return &b;
+}
+
+static void short_and_long_ones_by_themselves(void **state)
+{
+    (void)state;
+    struct embed_line l;
+    embed_line_init(&l);
+    struct rig_job *mixed = rig_job(&rig, "a", 5, (const int[]){50, 3, 40, 10, 7}),
+                   *long_ones = rig_equal(&rig, "b", 2, 11);
+    embed_line_add(&l, &mixed->job);
+    embed_line_add(&l, &long_ones->job);
+    struct embed_batch *b = take_some(&l, EMBED_SHORT, 13);
+    assert_true(b->n == 2 && b->tokens == 10 && of(b, mixed) == 2); /* 7 and 3; with the 10 it would be too many */
+    struct embed_piece back[] = {b->pieces[0], b->pieces[1]};
+    b = take_some(&l, EMBED_SHORT, 1000);
+    assert_true(b->n == 1 && b->tokens == 10);
+    assert_int_equal(take_some(&l, EMBED_SHORT, 1000)->n, 0); /* though jobs wait */
+    embed_line_return(&l, &back[0]);
+    embed_line_return(&l, &back[1]);
+    b = take_some(&l, EMBED_SHORT, 1000);
+    assert_true(b->n == 2 && b->tokens == 10);
+    embed_line_return(&l, &b->pieces[0]);
+    b = take_some(&l, EMBED_LONG, 1000);
+    assert_true(b->n == 4 && b->tokens == 112 && of(b, long_ones) == 2);
+    assert_int_equal(take_some(&l, EMBED_LONG, 1000)->n, 0);
+    assert_int_equal(take_some(&l, EMBED_ANY, 1000)->tokens, 7);
+    assert_int_equal(l.jobs, 0);
+    end(&l, mixed);
+    end(&l, long_ones);
+}
+
+static void one_that_is_too_long_goes_alone(void **state)
+{
+    (void)state;
+    struct embed_line l;
+    embed_line_init(&l);
+    struct rig_job *j = rig_job(&rig, "", 3, (const int[]){500, 400, 30});
+    embed_line_add(&l, &j->job);
+    assert_int_equal(take(&l, 100, 12)->tokens, 500);
+    assert_int_equal(take(&l, 100, 12)->tokens, 400);
+    assert_int_equal(take(&l, 100, 12)->tokens, 30);
+    end(&l, j);
+}
+
+/* Whatever is asked for, in whatever order, and returned: each sequence goes once, and short batches have none that is
+ * long. */
+static void no_mixture_loses_or_repeats_any(void **state)
+{
+    (void)state;
+    enum { JOBS = 40, MOST = 30 };
+    struct rng r;
+    rng_init(&r, 9);
+    for (int round = 0; round < 50; round++) {
+        struct embed_line l;
+        struct rig_job *jobs[JOBS];
+        int taken[JOBS][MOST] = {0}, total = 0, seen = 0;
+        embed_line_init(&l);
+        for (int i = 0; i < JOBS; i++) {
+            int lengths[MOST], n = 1 + (int)(rng_next(&r) % MOST);
+            for (int k = 0; k < n; k++)
+                lengths[k] = 1 + (int)(rng_next(&r) % 20);
+            jobs[i] = rig_job(&rig, i % 3 ? "a" : "b", n, lengths);
+            embed_line_add(&l, &jobs[i]->job);
+            total += n;
+        }
+        for (int empty = 0; l.jobs; empty++) {
+            enum embed_lengths want = (enum embed_lengths)(rng_next(&r) % 3);
+            struct embed_batch *b = take_some(&l, want, 60);
+            assert_true(b->n || want != EMBED_ANY);
+            for (int i = 0; i < b->n; i++) {
+                if (want == EMBED_SHORT)
+                    assert_true(b->seqs[i].n <= 10);
+                int job = 0;
+                while (&jobs[job]->job != b->pieces[i].job)
+                    job++;
+                if (rng_next(&r) % 5 == 0) {
+                    struct embed_piece p = b->pieces[i];
+                    embed_line_return(&l, &p);
+                    continue;
+                }
+                assert_int_equal(taken[job][b->pieces[i].i]++, 0);
+                b->pieces[i].job->n_flying--;
+                seen++;
+            }
+        }
+        assert_true(seen == total && !l.inputs && !l.tokens);
+        for (int i = 0; i < JOBS; i++)
+            end(&l, jobs[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +321,9 @@ int main(void)
         cmocka_unit_test(who_failed_joins_no_batch),
         cmocka_unit_test(what_is_returned_is_taken_again),
         cmocka_unit_test(nothing_is_lost_or_taken_twice),
+        cmocka_unit_test(short_and_long_ones_by_themselves),
+        cmocka_unit_test(one_that_is_too_long_goes_alone),
+        cmocka_unit_test(no_mixture_loses_or_repeats_any),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

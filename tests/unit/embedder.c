@@ -317,6 +317,175 @@ static void chaos(void **state)
     }
 }
 
+/* ---- by a rule */
+
+static struct embed_facts facts(const struct embed_rig *g)
+{
+    struct embed_facts f;
+    embed_link_see(&g->link, &f);
+    return f;
+}
+
+static void only_those_that_may_run_take_batches(void **state)
+{
+    (void)state;
+    struct embed_rig g;
+    rig_begin(&g, 3, 100);
+    rig_start(&g);
+    embedder_route(g.embedder, (struct embed_rule){.replicas = 1});
+    struct rig_job *j = rig_equal(&g, "", 8, 100);
+    post(j);
+    struct embed_facts f = facts(&g);
+    assert_true(f.running_tokens[0] == 200 && f.running_tokens[1] == 0 && f.running_tokens[2] == 0);
+    assert_true(f.waiting_texts == 6 && f.waiting_tokens == 600 && f.n_alive == 3 && f.n_replicas == 3);
+    assert_int_equal(counts(&g).replicas_allowed, 1);
+    embedder_route(g.embedder, (struct embed_rule){0}); /* at once, not when the next batch is back */
+    f = facts(&g);
+    assert_true(f.running_tokens[1] == 200 && f.running_tokens[2] == 200 && f.waiting_texts == 2);
+    rig_permit(&g, -1);
+    rig_wait(j);
+    rig_check(j);
+    f = facts(&g);
+    assert_true(!f.waiting_texts && !f.running_tokens[0] && !f.running_tokens[1] && !f.running_tokens[2]);
+    rig_free(j);
+    rig_end(&g);
+}
+
+static void one_after_the_other(void **state)
+{
+    (void)state;
+    struct embed_rig g;
+    struct rig_job *jobs[4];
+    rig_begin(&g, 4, 100);
+    rig_start(&g);
+    embedder_route(g.embedder, (struct embed_rule){.way = EMBED_ROUND_ROBIN, .replicas = 3});
+    static const int lengths[] = {90, 1, 90, 1}, want[][4] = {{0, 90}, {0, 90, 1}, {90, 90, 1}, {90, 91, 1}};
+    for (int i = 0; i < 4; i++) {
+        jobs[i] = rig_equal(&g, "", 1, lengths[i]);
+        post(jobs[i]);
+        struct embed_facts f = facts(&g);
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(f.running_tokens[k], want[i][k]);
+    }
+    rig_permit(&g, -1);
+    for (int i = 0; i < 4; i++) {
+        rig_wait(jobs[i]);
+        rig_check(jobs[i]);
+        rig_free(jobs[i]);
+    }
+    rig_end(&g);
+}
+
+static void long_texts_leave_short_ones_their_own(void **state)
+{
+    (void)state;
+    struct embed_rig g;
+    rig_begin(&g, 3, 100);
+    rig_start(&g);
+    embedder_route(g.embedder, (struct embed_rule){EMBED_BY_LENGTH, 0, 10, 1});
+    struct rig_job *long_ones = rig_equal(&g, "a", 50, 100), *small = rig_equal(&g, "a", 3, 10);
+    post(long_ones);
+    assert_true(facts(&g).running_tokens[0] == 0 && facts(&g).running_tokens[1] == 200);
+    post(small);
+    assert_int_equal(facts(&g).running_tokens[0], 30);
+    struct rig_job *more = rig_equal(&g, "a", 2, 10);
+    rig_permit(&g, -1);
+    rig_wait(small);
+    rig_wait(long_ones);
+    post(more); /* and nobody keeps a replica idle for ever: one that is not kept takes short ones, too */
+    rig_wait(more);
+    rig_check(small);
+    rig_check(long_ones);
+    rig_check(more);
+    rig_free(small);
+    rig_free(long_ones);
+    rig_free(more);
+    rig_end(&g);
+}
+
+/* The only one that may run fails, then all but one, which is then kept for nobody. */
+static void a_lost_replica_is_left_out_of_the_rule(void **state)
+{
+    (void)state;
+    struct embed_rig g;
+    rig_begin(&g, 3, 100);
+    rig_start(&g);
+    embedder_route(g.embedder, (struct embed_rule){EMBED_BY_LENGTH, 2, 10, 1});
+    for (int lost = 1; lost <= 2; lost++) {
+        struct rig_job *a = rig_equal(&g, "a", 1, 50), *b = rig_equal(&g, "b", 1, 50);
+        g.fail_next = EMBED_STRIKES;
+        post(a);
+        post(b);
+        rig_permit(&g, -1);
+        rig_wait(a);
+        rig_wait(b);
+        rig_check(a);
+        rig_check(b);
+        assert_int_equal(facts(&g).n_alive, 3 - lost);
+        assert_int_equal(counts(&g).replicas_allowed, lost == 1 ? 2 : 1);
+        rig_free(a);
+        rig_free(b);
+    }
+    struct rig_job *mixed = rig_job(&g, "", 4, (const int[]){90, 5, 70, 3});
+    post(mixed);
+    rig_wait(mixed);
+    rig_check(mixed);
+    rig_free(mixed);
+    rig_end(&g);
+}
+
+/* Rules change at random while requests of all lengths come: whatever is ruled, all are done. */
+static void no_rule_leaves_a_text_behind(void **state)
+{
+    (void)state;
+    enum { JOBS = 200 };
+    struct embed_rig g;
+    struct rng r;
+    struct rig_job *jobs[JOBS];
+    rng_init(&r, 12);
+    rig_begin(&g, 5, 128);
+    g.setup.longest = 300;
+    rig_start(&g);
+    rig_permit(&g, -1);
+    for (int k = 0; k < JOBS; k++) {
+        int lengths[20], n = 1 + (int)(rng_next(&r) % 20);
+        for (int i = 0; i < n; i++)
+            lengths[i] = 1 + (int)(rng_next(&r) % (rng_next(&r) % 4 ? 30 : 300));
+        embedder_route(g.embedder, (struct embed_rule){.way = (enum embed_way)(rng_next(&r) % EMBED_WAYS),
+                                                       .replicas = (int)(rng_next(&r) % 6),
+                                                       .short_tokens = 1 + (int)(rng_next(&r) % 100),
+                                                       .n_short = (int)(rng_next(&r) % 6)});
+        jobs[k] = rig_job(&g, k % 3 ? "a" : "b", n, lengths);
+        post(jobs[k]);
+        embedder_collect(g.embedder);
+    }
+    for (int k = 0; k < JOBS; k++) {
+        rig_wait(jobs[k]);
+        rig_check(jobs[k]);
+        rig_free(jobs[k]);
+    }
+    struct embed_facts f = facts(&g);
+    assert_true(!f.waiting_texts && !f.waiting_tokens);
+    rig_end(&g);
+}
+
+static void a_rule_is_one_number(void **state)
+{
+    (void)state;
+    for (int way = 0; way < EMBED_WAYS; way++)
+        for (int n = 0; n <= EMBED_MAX_REPLICAS; n += 16) {
+            struct embed_rule r = {(enum embed_way)way, n, n ? EMBED_MOST_SHORT : 0, n ? n - 1 : 0};
+            struct embed_rule back = embed_rule_unpack(embed_rule_pack(r));
+            assert_true(back.way == r.way && back.replicas == r.replicas && back.short_tokens == r.short_tokens &&
+                        back.n_short == r.n_short);
+        }
+    assert_int_equal(embed_rule_pack((struct embed_rule){0}), 0);
+    struct embed_rule r = {EMBED_BY_LENGTH, 4, 10, 3};
+    assert_true(embed_rule_allowed(r, 8) == 4 && embed_rule_allowed(r, 2) == 2 && embed_rule_allowed(r, 0) == 0);
+    assert_true(embed_rule_kept(r, 8) == 3 && embed_rule_kept(r, 2) == 1 && embed_rule_kept(r, 1) == 0);
+    assert_int_equal(embed_rule_kept(r, 0), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +500,12 @@ int main(void)
         cmocka_unit_test(the_end_tells_everybody),
         cmocka_unit_test(what_cannot_be_opened_leaves_nothing),
         cmocka_unit_test(chaos),
+        cmocka_unit_test(only_those_that_may_run_take_batches),
+        cmocka_unit_test(one_after_the_other),
+        cmocka_unit_test(long_texts_leave_short_ones_their_own),
+        cmocka_unit_test(a_lost_replica_is_left_out_of_the_rule),
+        cmocka_unit_test(no_rule_leaves_a_text_behind),
+        cmocka_unit_test(a_rule_is_one_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

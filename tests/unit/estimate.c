@@ -1,4 +1,5 @@
 /* The estimator learns what steps take, on slow machines as on fast ones, and says how far off it was. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -36,6 +37,26 @@ static void learns_any_machine(void **state)
     }
 }
 
+/* A prompt and a decode: what a row costs is known by then. */
+static void two_sizes_of_step_settle_what_a_row_costs(void **state)
+{
+    (void)state;
+    for (double slow = 0.1; slow < 300; slow *= 10) {
+        const struct layout l = {1, 1, 1};
+        struct estimator e;
+        struct step_size prompt = {.rows = 170}, decode = {.rows = 8};
+        estimator_init(&e);
+        for (int i = 0; i < 2; i++) {
+            estimator_learn(&e, l, prompt, cost(slow, &prompt));
+            estimator_learn(&e, l, decode, cost(slow, &decode));
+        }
+        struct step_size wider = {.rows = 16};
+        double row = estimator_ns(&e, l, wider, NULL) - estimator_ns(&e, l, decode, NULL), is = slow * 8 * 2e4;
+        if (row < 0.8 * is || row > 1.2 * is)
+            fail_msg("%g times as slow: eight rows cost %g ns, and are thought to cost %g", slow, is, row);
+    }
+}
+
 /* A layout that never ran is judged by one that did: no less than nothing, and finite. */
 static void guesses_what_never_ran(void **state)
 {
@@ -52,6 +73,32 @@ static void guesses_what_never_ran(void **state)
            wide = estimator_ns(&e, (struct layout){1, 4, 1}, s, NULL);
     assert_true(seen == 30 && same > 4.9e6 && same < 5.1e6);
     assert_true(wide > 0 && wide <= same * 1.001);
+}
+
+/* Rows of draft tokens are those that the sequences would have if each had its share of them. */
+static void drafts_are_rows_of_sequences(void **state)
+{
+    (void)state;
+    for (int n = 0; n <= 64; n += 4) {
+        struct step_size with = {0}, each = {0};
+        for (int i = 0; i < 8; i++) {
+            step_size_add(&with, 1, 1000);
+            with.n_logits++;
+            step_size_add(&each, 1 + n / 8 + (i < n % 8), 1000);
+            each.n_logits += 1 + n / 8 + (i < n % 8);
+        }
+        step_size_draft(&with, n);
+        assert_int_equal(with.rows, each.rows);
+        assert_int_equal(with.n_logits, each.n_logits);
+        assert_int_equal(with.n_chunks, each.n_chunks);
+        assert_int_equal(with.chunk_rows, each.chunk_rows);
+        assert_true(fabs(with.looked_at - each.looked_at) <= 0.01 * each.looked_at);
+        assert_true(fabs(with.chunk_looked_at - each.chunk_looked_at) <= 0.01 * each.chunk_looked_at);
+    }
+    struct step_size bare = {.rows = 3};
+    step_size_draft(&bare, 5);
+    assert_int_equal(bare.rows, 8);
+    assert_int_equal(bare.n_chunks, 0);
 }
 
 /* Steps that send rows to the owners of FFN layers are learnt apart; until one has run, those that do not stand for
@@ -79,7 +126,9 @@ static void steps_that_send_rows_are_learnt_apart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(learns_any_machine), cmocka_unit_test(guesses_what_never_ran),
-                                       cmocka_unit_test(steps_that_send_rows_are_learnt_apart)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(learns_any_machine), cmocka_unit_test(two_sizes_of_step_settle_what_a_row_costs),
+        cmocka_unit_test(guesses_what_never_ran), cmocka_unit_test(drafts_are_rows_of_sequences),
+        cmocka_unit_test(steps_that_send_rows_are_learnt_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

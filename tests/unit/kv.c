@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <cmocka.h>
 
 #include "engine/base/rng.h"
@@ -36,7 +37,7 @@ static void cached_blocks_are_found_and_evicted_oldest_first(void **state)
     struct kv_pool p;
     open_single(&p, 2);
     int32_t tokens[16] = {1};
-    struct kv_key root = kv_key_root("t"), k1 = kv_key_next(&p, root, tokens), k2 = kv_key_next(&p, k1, tokens);
+    struct kv_key root = kv_key_root(&p, "t"), k1 = kv_key_next(&p, root, tokens), k2 = kv_key_next(&p, k1, tokens);
     int32_t a = kv_take(&p, 0), b = kv_take(&p, 0);
     kv_publish(&p, 0, a, k1);
     kv_publish(&p, 0, b, k2);
@@ -58,7 +59,7 @@ static void a_key_belongs_to_one_block(void **state)
     (void)state;
     struct kv_pool p;
     open_single(&p, 2);
-    struct kv_key k = kv_key_root("x");
+    struct kv_key k = kv_key_root(&p, "x");
     int32_t a = kv_take(&p, 0), b = kv_take(&p, 0);
     kv_publish(&p, 0, a, k);
     kv_publish(&p, 0, b, k);
@@ -70,18 +71,77 @@ static void a_key_belongs_to_one_block(void **state)
     kv_free(&p);
 }
 
-static void keys_depend_on_salt_order_and_tokens(void **state)
+static void keys_depend(bool trusted)
 {
-    (void)state;
     struct kv_pool p;
     open_single(&p, 2);
+    p.trusted = trusted;
     int32_t t[2][16] = {{1, 2, 3}, {1, 2, 4}};
-    struct kv_key a = kv_key_root("a"), b = kv_key_root("b");
+    struct kv_key a = kv_key_root(&p, "a"), b = kv_key_root(&p, "b");
     assert_true(a.h[0] != b.h[0]);
     assert_true(kv_key_next(&p, a, t[0]).h[0] != kv_key_next(&p, b, t[0]).h[0]);
     assert_true(kv_key_next(&p, a, t[0]).h[0] != kv_key_next(&p, a, t[1]).h[0]);
     struct kv_key again = kv_key_next(&p, a, t[0]), first = kv_key_next(&p, a, t[0]);
     assert_memory_equal(&again, &first, sizeof again);
+    kv_free(&p);
+}
+
+static void keys_depend_on_salt_order_and_tokens(void **state)
+{
+    (void)state;
+    keys_depend(false);
+    keys_depend(true);
+}
+
+static int by_bits(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Half a key finds a block: texts that differ in two tokens have neither half in common. */
+static void quick_keys_tell_near_texts_apart(void **state)
+{
+    (void)state;
+    enum { VALUES = 5, N = KV_UNIT * KV_UNIT / 2 * VALUES * VALUES };
+    static uint64_t halves[2][N];
+    struct kv_pool p;
+    int n = 0;
+    open_single(&p, 2);
+    p.trusted = true;
+    struct kv_key root = kv_key_root(&p, "");
+    for (int i = 0; i < KV_UNIT; i++)
+        for (int k = i + 1; k < KV_UNIT; k++)
+            for (int v = 0; v < VALUES * VALUES; v++) {
+                int32_t t[KV_UNIT] = {0};
+                t[i] = 1 + v / VALUES;
+                t[k] = 1 + v % VALUES;
+                struct kv_key key = kv_key_next(&p, root, t);
+                halves[0][n] = key.h[0];
+                halves[1][n++] = key.h[1];
+            }
+    for (int h = 0; h < 2; h++) {
+        qsort(halves[h], (size_t)n, sizeof **halves, by_bits);
+        for (int i = 1; i < n; i++)
+            assert_true(halves[h][i] != halves[h][i - 1]);
+    }
+    kv_free(&p);
+}
+
+/* The same units in another order: no key of one is a key of the other, at the end either. */
+static void quick_keys_are_a_chain(void **state)
+{
+    (void)state;
+    struct kv_pool p;
+    int32_t t[2][KV_UNIT] = {{7}, {8}};
+    open_single(&p, 2);
+    p.trusted = true;
+    struct kv_key a = kv_key_root(&p, ""), b = a;
+    for (int i = 0; i < 16; i++) {
+        a = kv_key_next(&p, a, t[i == 0]);
+        b = kv_key_next(&p, b, t[i == 15]);
+        assert_true(a.h[0] != b.h[0] && a.h[1] != b.h[1]);
+    }
     kv_free(&p);
 }
 
@@ -97,7 +157,7 @@ static void random_operations_conserve(void **state)
     for (int i = 0; i < OPS; i++) {
         int32_t b = (int32_t)rng_below(&r, N);
         int32_t token[16] = {(int32_t)rng_below(&r, 40)};
-        struct kv_key k = kv_key_next(&p, kv_key_root(""), token);
+        struct kv_key k = kv_key_next(&p, kv_key_root(&p, ""), token);
         switch (rng_below(&r, 5)) {
         case 0:
         case 1:
@@ -140,6 +200,8 @@ int main(void)
         cmocka_unit_test(cached_blocks_are_found_and_evicted_oldest_first),
         cmocka_unit_test(a_key_belongs_to_one_block),
         cmocka_unit_test(keys_depend_on_salt_order_and_tokens),
+        cmocka_unit_test(quick_keys_tell_near_texts_apart),
+        cmocka_unit_test(quick_keys_are_a_chain),
         cmocka_unit_test(random_operations_conserve),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -325,12 +325,27 @@ static void speculative_config_is_a_policy(void **state)
     assert_int_equal(o.policy_params.n, 1);
     assert_string_equal(o.policy_params.items[0], "source=heads");
     assert_string_equal(o.draft_model, "a/draft");
-    assert_int_equal(o.draft_heads, 3);
+    assert_int_equal(o.draft_tokens, 3);
     opts_free(&o);
     accepts(&o, "run m -sc {\"method\":\"arctic\",\"model\":\"d\",\"enable_suffix_decoding\":true} --draft-model d");
     assert_string_equal(o.policy_params.items[0], "source=best");
-    assert_true(!strcmp(o.draft_model, "d") && o.draft_heads == 0);
+    assert_true(!strcmp(o.draft_model, "d") && o.draft_tokens == 0);
     opts_free(&o);
+    accepts(&o, "serve m -sc {\"method\":\"draft_model\",\"model\":\"small.gguf\",\"num_speculative_tokens\":5}");
+    assert_string_equal(o.policy_params.items[0], "source=model");
+    assert_true(!strcmp(o.draft_model, "small.gguf") && !strcmp(o.draft_kind, "model") && o.draft_tokens == 5);
+    opts_free(&o);
+    accepts(&o, "run m -sc {\"method\":\"draft_model\",\"model\":\"s\",\"enable_suffix_decoding\":true}");
+    assert_string_equal(o.policy_params.items[0], "source=best");
+    assert_string_equal(o.draft_kind, "model");
+    opts_free(&o);
+    accepts(&o, "run m -sc {\"model\":\"README.md\"}"); /* a file; whether it is a model is seen when it is opened */
+    assert_true(!strcmp(o.policy_params.items[0], "source=model") && !strcmp(o.draft_model, "README.md"));
+    opts_free(&o);
+    refuses("serve m -sc {\"model\":\"docs\"}", E_UNSUPPORTED, "\"docs\" is not offered");
+    refuses("serve m -sc {\"method\":\"draft_model\"}", E_INPUT, "a GGUF file or a Hugging Face folder");
+    refuses("serve m -sc {\"method\":\"medusa\",\"model\":\"m\"}", E_UNSUPPORTED, "\"medusa\" is not offered");
+    refuses("serve m -sc {\"method\":\"eagle\",\"model\":\"README.md\"}", E_UNSUPPORTED, "\"eagle\" is not offered");
     refuses("serve m -sc {\"method\":\"arctic\"}", E_INPUT, "folder of its heads");
     refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"\"}", E_INPUT, "folder of its heads");
     refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\"} --draft-model e", E_INPUT, "name two models");
@@ -338,7 +353,8 @@ static void speculative_config_is_a_policy(void **state)
             "true or false");
     refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\",\"enable_suffix_decoding\":true} --draft-memory 0",
             E_INPUT, "needs --draft-memory");
-    refuses("serve m -sc {\"method\":\"suffix\",\"enable_suffix_decoding\":true}", E_UNSUPPORTED, "the method arctic");
+    refuses("serve m -sc {\"method\":\"suffix\",\"enable_suffix_decoding\":true}", E_UNSUPPORTED,
+            "the methods arctic and draft_model");
     refuses("serve m -sc {\"method\":\"arctic\",\"model\":\"d\",\"disable_by_batch_size\":8}", E_UNSUPPORTED,
             "the policy decides");
     refuses("serve m -sc {\"method\":\"eagle3\"}", E_UNSUPPORTED, "\"eagle3\" is not offered");

@@ -234,7 +234,7 @@ static void foreign_configs_are_refused(void **state)
         const char *why;
     } cases[] = {
         {",\"architectures\":[\"RobertaModel\"]", E_UNSUPPORTED, "RobertaModel"},
-        {",\"architectures\":[\"Qwen3ForCausalLM\"]", E_UNSUPPORTED, "Qwen3ForCausalLM"},
+        {",\"architectures\":[\"Gemma3ForCausalLM\"]", E_UNSUPPORTED, "Gemma3ForCausalLM"},
         {",\"architectures\":[]", E_UNSUPPORTED, "without architectures"},
         {",\"hidden_act\":\"relu\"", E_UNSUPPORTED, "relu"},
         {",\"position_embedding_type\":\"relative_key\"", E_UNSUPPORTED, "position_embedding_type"},
@@ -347,12 +347,12 @@ static void what_is_an_encoder(void **state)
         put_text(&s, "config.json", cases[i].config);
         assert_true(encoder_is(s.dir) == cases[i].is);
     }
-    put_text(&s, "config.json", "{\"architectures\":[\"Qwen3ForCausalLM\"]}");
+    put_text(&s, "config.json", "{\"architectures\":[\"Gemma3ForCausalLM\"]}");
     put_text(&s, "modules.json", "[]");
     assert_true(encoder_is(s.dir)); /* a model for embeddings by its card, and refused by name */
     assert_int_equal(encoder_open(&c, s.dir, "cpu", &e), E_UNSUPPORTED);
     assert_int_equal(encoder_check(s.dir, &e), E_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "Qwen3ForCausalLM"));
+    assert_non_null(strstr(e.text, "Gemma3ForCausalLM"));
     assert_false(encoder_is("/tmp/there-is-no-such-file"));
     assert_int_equal(encoder_open(&c, s.dir, "cuda:0", &e), E_UNSUPPORTED);
     assert_non_null(strstr(e.text, "cuda:0"));
@@ -361,7 +361,7 @@ static void what_is_an_encoder(void **state)
 
 static void foreign_gguf_files(void **state)
 {
-    static const char *const archs[] = {"llama", "nomic-bert", "bert"};
+    static const char *const archs[] = {"gemma3", "nomic-bert", "bert"};
     struct site s = site_open(small);
     char path[128];
     (void)state;

@@ -44,6 +44,7 @@ static void refuse(reader *read, const char *path, const struct change *c)
     if (!strstr(e.text, c->says) || !strstr(e.text, "the/file"))
         fail_msg("says \"%s\", not \"%s\"", e.text, c->says);
     sim_tables_free(&m.tables);
+    mem_free(m.residuals);
     mem_free(text);
 }
 
@@ -60,8 +61,32 @@ static void hardware_refusals(void **state)
         {"\"origin\": \"data sheet\"", "\"because\": 1", "memory_bytes_per_s"},
         {"\"name\": \"h200x8-fitted\"", "\"name\": 3", "\"name\""},
         {"  \"doc\"", "  \"tables\": \"../x\",\n  \"doc\"", "tables"},
+        {"\"twin\": \"h200x8\"", "\"twin\": 8", "twin"},
+        {"\"twin\": \"h200x8\"", "\"twin\": \"h200x8-fitted\"", "twin"},
+        {"\"twin\": \"h200x8\"", "\"twin\": \"\"", "twin"},
+        {"\n  }\n}", "\n  }, \"residuals\": 1\n}", "residuals"},
+        {"    \"origin\": \"measured over", "    \"source\": \"measured over", "origin"},
+        {"\"gemm_fp8\"", "\"gemm_fp6\"", "gemm_fp6"},
+        {"\"gemm_bf16\": {\"rows\": ", "\"gemm_bf16\": {\"rows\": -", "\"rows\""},
+        {"\"gemm_bf16\": {", "\"gemm_bf16\": {\"sd\": 1, ", "\"sd\""},
+        {"\"gemm_bf16\": {", "\"gemm_bf16\": [], \"x\": {", "gemm_bf16"},
+        {"\"doublings\": [", "\"doublings\": [1, ", "doublings"},
+        {"\"doublings\": [", "\"doublings\": [-", "doublings"},
+        {"\"doublings\": [", "\"doublings\": [9", "doublings"},
+        {"\"doublings\": [3.0", "\"doublings\": [1e-9", "doublings"},
+        {"\"along\": \"rows\"", "\"along\": \"bytes\"", "along"},
+        {"\"along\": \"rows\"", "\"along\": 2", "along"},
+        {"\"at\": [2, 64", "\"at\": [2, 1", "\"at\""},
+        {"\"at\": [2, 64", "\"at\": [0, 64", "\"at\""},
+        {"\"at\": [2, 64, ", "\"at\": [2, ", "quantiles"},
+        {"\"median\": [", "\"median\": 1, \"at\": [", "median"},
+        {"\"quantiles\": [[", "\"quantiles\": [[0.001, ", "quantiles"},
+        {"\"quantiles\": [[", "\"quantiles\": [[7", "quantiles"},
+        {"\"quantiles\": [[", "\"quantiles\": [[-", "quantiles"},
+        {"\"quantiles\": [[", "\"quantiles\": [[\"", "line"},
+        {"\"quantiles\": [[", "\"quantiles\": [[], [", "quantiles"},
         {"{", "{,", "line 1"},
-        {"\"devices\": {", "\"devices\": {{", "line 4"},
+        {"\"devices\": {", "\"devices\": {{", "line 5"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++)

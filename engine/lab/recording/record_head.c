@@ -159,8 +159,8 @@ static void put_sources(struct buf *out, const struct draft_sources *s)
     for (int i = 0; s && i < s->n; i++) {
         buf_puts(out, i ? ",{" : "{");
         put_text(out, "name", s->items[i].name);
-        buf_printf(out, "\"by_name\":%s,\"keeps\":%s}", s->items[i].by_name ? "true" : "false",
-                   s->items[i].evict ? "true" : "false");
+        buf_printf(out, "\"by_name\":%s,\"keeps\":%s%s}", s->items[i].by_name ? "true" : "false",
+                   s->items[i].evict ? "true" : "false", s->items[i].timed ? ",\"timed\":true" : "");
     }
     buf_puts(out, "],");
 }

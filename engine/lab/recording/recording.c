@@ -290,6 +290,17 @@ static void guess(const struct recording *r, struct fields *f, struct recorded *
         out->score = (float)score;
 }
 
+static void drafting(struct fields *f, struct drafter_time *out)
+{
+    struct drafter_pass *passes[] = {&out->first, &out->last};
+    out->ns = number(f, "draft", 0, MAX_NS);
+    for (int i = 0; i < 2; i++) {
+        passes[i]->size.rows = (int)number(f, "draft rows", 0, 1 << 20);
+        passes[i]->size.looked_at = (double)number(f, "draft looked_at", 0, INT64_C(1) << 52);
+        passes[i]->ns = number(f, "draft ns", 0, MAX_NS);
+    }
+}
+
 static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
@@ -315,6 +326,8 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
     }
     if (r->head.n_sources)
         verified_drafts(r, f, out);
+    if (r->head.timed_drafts)
+        drafting(f, &out->drafting);
     if (r->head.facts.ffn)
         step_of_pool(r, f, out);
 }

@@ -17,7 +17,7 @@ enum { RECORDING_MAX_PARAMS = 1 << 16 };
 /* A source of draft tokens, as the engine had it in this place. */
 struct recorded_source {
     char name[NAME_BYTES];
-    bool by_name, keeps;
+    bool by_name, keeps, timed;
 };
 
 /* The first line. */
@@ -30,7 +30,8 @@ struct recording_head {
     struct residency_facts residency; /* how the weights are cut, where facts.residency is this one */
     struct layout start;              /* the partition to begin with; 0: one group of all */
     struct recorded_source sources[MOST_SOURCES];
-    int n_sources; /* 0: nothing was drafted */
+    int n_sources;     /* 0: nothing was drafted */
+    bool timed_drafts; /* some of them took time of their own */
     int block_size;
     int64_t clock_ns; /* the engine's clock at time 0 */
     int64_t began;    /* Unix seconds */
@@ -71,6 +72,7 @@ struct recorded {
     double looked_at;
     int cas_layers; /* of pooled FFN layers, those whose rows went to their owners */
     struct ffn_cost ffn;
+    struct drafter_time drafting; /* of the first and the last forward rows, looked_at and ns alone */
     /* f */
     int rank;                             /* its timeline: start_ns, ns, rows and group as of s */
     const struct ffn_layer_times *layers; /* [head's ffn.n_layers] in ns from its start; end 0: not reached */

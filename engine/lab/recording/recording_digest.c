@@ -5,11 +5,6 @@
 
 #include "engine/base/mem.h"
 
-static struct step_size size_of(const struct recorded *x)
-{
-    return (struct step_size){.rows = x->rows, .looked_at = x->looked_at, .cas_layers = x->cas_layers};
-}
-
 static void note_arrival(struct recording_digest *d)
 {
     if (d->n_outcomes == d->cap_outcomes) {
@@ -36,7 +31,6 @@ static void note_step(struct recording_digest *d, const struct recorded *x)
     }
     if (x->ffn.fetch_ns && !x->cas_layers)
         ffn_measure(&d->fetches, (double)x->ffn.fetch_ns, (double)x->ffn.wait_ns);
-    estimator_learn(&d->model, x->layout, size_of(x), (double)x->ns);
     d->n_steps++;
     d->mean_ns += ((double)x->ns - d->mean_ns) / (double)d->n_steps;
     d->live_error += (fabs((double)(x->predicted_ns - x->ns)) / (double)x->ns - d->live_error) / (double)d->n_steps;
@@ -47,6 +41,8 @@ static void note(struct recording_digest *d, const struct recorded *x)
     struct recording_outcome *o = x->order >= 0 && (uint64_t)x->order < d->n_outcomes ? &d->outcomes[x->order] : NULL;
     switch (x->kind) {
     case 'a':
+        if (d->first_arrival_ns < 0 || recorded_arrival_ns(x) < d->first_arrival_ns)
+            d->first_arrival_ns = recorded_arrival_ns(x);
         if (x->order >= 0)
             note_arrival(d);
         break;
@@ -80,9 +76,7 @@ static void note(struct recording_digest *d, const struct recorded *x)
     }
 }
 
-/* fn for every line. */
-static int each_line(struct recording_digest *d, const char *path,
-                     void (*fn)(struct recording_digest *, const struct recorded *), struct err *e)
+static int note_lines(struct recording_digest *d, const char *path, struct err *e)
 {
     struct recording *r = NULL;
     struct recorded x;
@@ -90,19 +84,10 @@ static int each_line(struct recording_digest *d, const char *path,
     TRY(recording_open(&r, path, e));
     int rc;
     while (!(rc = recording_next(r, &x, &end, e)) && !end)
-        fn(d, &x);
+        note(d, &x);
     d->complete = recording_complete(r);
     recording_close(r);
     return rc;
-}
-
-static void judge_step(struct recording_digest *d, const struct recorded *x)
-{
-    if (x->kind != 's' || x->failed_rank >= 0 || x->ns < 1)
-        return;
-    double ns = estimator_ns(&d->model, x->layout, size_of(x), NULL);
-    d->modelled_ns += ns / (double)d->n_steps;
-    d->error += fabs(ns - (double)x->ns) / (double)x->ns / (double)d->n_steps;
 }
 
 static int mean_output(const struct recording_digest *d)
@@ -121,12 +106,10 @@ static int mean_output(const struct recording_digest *d)
 int recording_digest(struct recording_digest *d, const char *path, struct err *e)
 {
     memset(d, 0, sizeof *d);
-    estimator_init(&d->model);
-    d->model.forget = 1; /* every step counts alike, and nothing is assumed */
-    d->model.prior = 1e9;
-    int rc = each_line(d, path, note, e);
-    if (!rc)
-        rc = each_line(d, path, judge_step, e);
+    d->first_arrival_ns = -1;
+    int rc = note_lines(d, path, e);
+    if (d->first_arrival_ns < 0)
+        d->first_arrival_ns = 0;
     d->mean_output = mean_output(d);
     if (rc)
         recording_digest_free(d);

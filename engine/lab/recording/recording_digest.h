@@ -1,11 +1,10 @@
 /* What a recording says as a whole, for replays that go another way than it did: how long each answer was and who left,
- * and how long steps take, as the estimator learns it from all recorded steps. Read in two passes. Owned by whoever
- * made it, one thread. Invariant: memory does not grow with the number of tokens or steps. */
+ * what copies took; how long steps take is in recording_steps.h. Owned by whoever made it, one thread. Invariant:
+ * memory does not grow with the number of tokens or steps. */
 #ifndef LAB_RECORDING_RECORDING_DIGEST_H
 #define LAB_RECORDING_RECORDING_DIGEST_H
 
 #include "engine/lab/recording/recording.h"
-#include "engine/world/estimate.h"
 #include "engine/world/world.h"
 
 struct recording_outcome {
@@ -24,18 +23,22 @@ struct recording_digest {
     struct recording_outcome *outcomes; /* by order */
     size_t n_outcomes, cap_outcomes;
     int mean_output;             /* of those that finished; at least 1 */
-    struct estimator model;      /* fitted to all steps */
+    int64_t first_arrival_ns;    /* the earliest of all; 0: there is none */
     struct ffn_measured fetches; /* of pooled FFN weights, by the last steps that fetched all they lacked */
     uint64_t n_steps, n_failed_steps;
     double mean_ns;             /* of a step, as measured */
-    double modelled_ns;         /* of a step, by the model */
-    double error;               /* mean |model - measured| / measured over the steps */
-    double live_error;          /* the same of what the server's own estimator had said before each of them */
+    double live_error;          /* mean |said - measured| / measured of what the server's own estimator had said before
+                                   each of them */
     double move_bytes, move_ns; /* of all copies of KV */
     struct recording_drafts drafts[MOST_SOURCES]; /* by place */
     uint64_t n_decisions;
     bool complete;
 };
+
+static inline int64_t recorded_arrival_ns(const struct recorded *x) /* line of kind a */
+{
+    return x->arrival_ns > 0 ? x->arrival_ns : 0;
+}
 
 int recording_digest(struct recording_digest *d, const char *path, struct err *e);
 void recording_digest_free(struct recording_digest *d);

@@ -306,6 +306,8 @@ static void read_sources(struct reader *r, const struct json *root, struct recor
         text_member(r, j, "name", s->name, sizeof s->name);
         s->by_name = flag(r, j, "by_name");
         s->keeps = flag(r, j, "keeps");
+        s->timed = json_find(j, "timed") && flag(r, j, "timed");
+        h->timed_drafts |= s->timed;
     }
 }
 

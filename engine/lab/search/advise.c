@@ -18,8 +18,7 @@ static bool costs_less(const struct candidate *a, const struct candidate *b, int
     return goal == GOAL_THROUGHPUT ? a->price[goal] > b->price[goal] : a->price[goal] < b->price[goal];
 }
 
-/* The same use of the node, but for the size of a step. */
-static bool same_use(const struct candidate *x, const struct candidate *y)
+bool advise_same_use(const struct candidate *x, const struct candidate *y)
 {
     return x->policy == y->policy && layout_equal(x->layout, y->layout) && layout_equal(x->second, y->second) &&
            x->sharded == y->sharded && x->slots == y->slots;
@@ -71,7 +70,7 @@ static int choose_sizes(const struct advise *a, int most, int *chosen)
     for (int place = 0; place < RANKED; place++)
         for (int g = 0; g < GOAL_COUNT; g++)
             for (int i = 0; i < a->n && place < n_best[g] && n < most; i++)
-                if (is_open(a, i, chosen, n) && same_use(&a->items[i], &a->items[best[g][place]]))
+                if (is_open(a, i, chosen, n) && advise_same_use(&a->items[i], &a->items[best[g][place]]))
                     chosen[n++] = i;
     return n;
 }
@@ -84,7 +83,7 @@ static void add(struct strings *out, const char *word)
     out->items[out->n++] = mem_strdup(word);
 }
 
-static void make_job(const struct advise *a, const struct candidate *c, struct job *x)
+void advise_make_job(const struct advise *a, const struct candidate *c, const struct strings *more, struct job *x)
 {
     struct strings words = {0};
     char n[32];
@@ -95,7 +94,14 @@ static void make_job(const struct advise *a, const struct candidate *c, struct j
     add(&words, a->load.spec);
     add(&words, "--requests");
     add(&words, n);
+    if (a->ask->rate > 0 && !a->ask->shape) {
+        snprintf(n, sizeof n, "%.17g", a->ask->rate);
+        add(&words, "--rate");
+        add(&words, n);
+    }
     advise_flags(a, c, &words);
+    for (int i = 0; more && i < more->n; i++)
+        add(&words, more->items[i]);
     *x = (struct job){.args = words.items, .n_args = words.n};
 }
 
@@ -105,7 +111,7 @@ static double member(const struct json *o, const char *key, const char *inner)
     return json_number(inner ? json_find(v, inner) : v);
 }
 
-static void take_result(struct advise *a, struct candidate *c, struct job *x)
+void advise_take_result(struct candidate *c, struct job *x)
 {
     const struct json *run = json_first(json_find(x->result, "runs"));
     c->failure = x->failure;
@@ -121,13 +127,13 @@ static void take_result(struct advise *a, struct candidate *c, struct job *x)
     c->mean[GOAL_TTFT] = member(run, "ttft_ms", "mean");
     c->mean[GOAL_TPOT] = member(run, "tpot_ms", "mean");
     c->finished = member(run, "finished", NULL);
+    c->output = member(run, "output_throughput", NULL);
     c->requests_per_s = member(run, "requests_per_s", NULL);
     c->goodput = member(run, "goodput", NULL);
     c->outside = member(run, "outside", "share");
-    a->most_finished = c->known && c->finished > a->most_finished ? c->finished : a->most_finished;
 }
 
-static void free_args(struct job *x)
+void advise_end_job(struct job *x)
 {
     for (int i = 0; i < x->n_args; i++)
         mem_free(x->args[i]);
@@ -138,12 +144,14 @@ static int simulate_chosen(struct advise *a, const struct job_signals *signals, 
 {
     struct job *items = mem_new_array((size_t)n + 1, sizeof *items);
     for (int i = 0; i < n; i++)
-        make_job(a, &a->items[chosen[i]], &items[i]);
+        advise_make_job(a, &a->items[chosen[i]], NULL, &items[i]);
     struct jobs j = {.signals = signals, .items = items, .n = n, .parallel = (int)a->ask->jobs, .what = "simulations"};
     int rc = jobs_run(&j, e);
     for (int i = 0; i < n; i++) {
-        take_result(a, &a->items[chosen[i]], &items[i]);
-        free_args(&items[i]);
+        struct candidate *c = &a->items[chosen[i]];
+        advise_take_result(c, &items[i]);
+        advise_end_job(&items[i]);
+        a->most_finished = c->known && c->finished > a->most_finished ? c->finished : a->most_finished;
     }
     a->n_simulated += n;
     jobs_clear(&j);
@@ -183,7 +191,7 @@ static bool beats(const struct advise *a, const struct candidate *x, const struc
 
 static bool is_like(const struct candidate *x, const struct candidate *y)
 {
-    return !memcmp(x->value, y->value, sizeof x->value) || same_use(x, y);
+    return !memcmp(x->value, y->value, sizeof x->value) || advise_same_use(x, y);
 }
 
 /* With a run that lost no request more than others; not the same use, nor the same outcome, as one that is listed. */
@@ -238,7 +246,7 @@ static int simulate_best(struct advise *a, const struct job_signals *signals, st
 static int search(struct advise *a, struct err *e)
 {
     struct job_signals signals;
-    TRY(advise_read_load(&a->load, a->ask, e));
+    TRY(advise_read_load(&a->load, a->ask, 1, e));
     advise_list(a);
     if (a->n == 0)
         return err_set(e, E_UNSUPPORTED,
@@ -247,6 +255,9 @@ static int search(struct advise *a, struct err *e)
                        a->ask->model, a->load.longest, a->ask->hardware);
     TRY(job_signals_open(&signals, e));
     int rc = simulate_best(a, &signals, e);
+    bool sized = a->load.rate > 0 && (a->ask->slo_ttft_ms > 0 || a->ask->slo_tpot_ms > 0);
+    if (!rc && sized)
+        rc = advise_size(a, &signals, e);
     job_signals_close(&signals);
     return rc ? rc : advise_report(a, e);
 }
@@ -259,6 +270,7 @@ int advise(const struct advise_ask *ask, struct err *e)
     for (int i = 0; i < a.n; i++)
         mem_free(a.items[i].failure);
     mem_free(a.items);
+    advise_fleets_free(a.fleets);
     advise_load_free(&a.load);
     return rc;
 }

@@ -46,7 +46,7 @@ static int set_one(struct shape *s, char *word, struct err *e)
 }
 
 /* The generator that makes such traffic. How many requests is bounded by what is simulated. */
-static int read_shape(struct buf *spec, const char *text, struct err *e)
+static int read_shape(struct buf *spec, const char *text, const struct advise_ask *ask, double times, struct err *e)
 {
     struct shape s = {0};
     char *copy = mem_strdup(text), *rest = copy;
@@ -56,12 +56,16 @@ static int read_shape(struct buf *spec, const char *text, struct err *e)
     mem_free(copy);
     if (rc)
         return rc;
+    if (ask->rate > 0 && (s.rate > 0 || s.batch > 0))
+        return err_set(e, E_INPUT, "--rate and the --shape both say how often requests come: leave one of them away");
+    s.rate = ask->rate > 0 ? ask->rate : s.rate;
     if (!s.in[0] || !s.out[0] || (s.rate > 0) == (s.batch > 0))
         return err_set(e, E_INPUT, "--shape wants in, out, and one of rate (requests a second) and batch (requests)");
     if (s.batch > 0)
         buf_printf(spec, "batch:requests=%.0f,input=%s,output=%s", ceil(s.batch), s.in, s.out);
     else
-        buf_printf(spec, "poisson:rate=%.9g,requests=%d,input=%s,output=%s", s.rate, MOST_REQUESTS, s.in, s.out);
+        buf_printf(spec, "poisson:rate=%.9g,requests=%.0f,input=%s,output=%s", s.rate, times * MOST_REQUESTS, s.in,
+                   s.out);
     return 0;
 }
 
@@ -71,7 +75,7 @@ struct sums {
     double n, input, output, last_s;
 };
 
-static int add_rows(struct advise_load *l, struct arrivals *a, struct sums *s, struct err *e)
+static int add_rows(struct advise_load *l, struct arrivals *a, struct sums *s, double times, struct err *e)
 {
     struct trace_row row;
     bool end = false;
@@ -79,7 +83,7 @@ static int add_rows(struct advise_load *l, struct arrivals *a, struct sums *s, s
         TRY(arrivals_next(a, &row, &end, e));
         if (end)
             return 0;
-        if (s->n >= MOST_REQUESTS || s->output > MOST_OUTPUT || s->input > MOST_INPUT) {
+        if (s->n >= times * MOST_REQUESTS || s->output > times * MOST_OUTPUT || s->input > times * MOST_INPUT) {
             l->cut = true;
             return 0;
         }
@@ -91,14 +95,14 @@ static int add_rows(struct advise_load *l, struct arrivals *a, struct sums *s, s
     }
 }
 
-int advise_read_load(struct advise_load *l, const struct advise_ask *ask, struct err *e)
+int advise_read_load(struct advise_load *l, const struct advise_ask *ask, double times, struct err *e)
 {
     struct buf spec = {0};
     struct arrivals *a = NULL;
     struct sums s = {0};
     int rc = 0;
     if (ask->shape)
-        rc = read_shape(&spec, ask->shape, e);
+        rc = read_shape(&spec, ask->shape, ask, times, e);
     else
         buf_puts(&spec, ask->trace);
     l->spec = buf_take(&spec);
@@ -106,10 +110,13 @@ int advise_read_load(struct advise_load *l, const struct advise_ask *ask, struct
                                          .hashes = ask->hashes,
                                          .seed = ask->seed,
                                          .max_requests = (uint64_t)ask->requests,
-                                         .max_seconds = ask->seconds};
+                                         .max_seconds = ask->seconds,
+                                         .rate = ask->shape ? 0 : ask->rate};
     rc = rc ? rc : arrivals_open(&a, &setup, e);
-    rc = rc ? rc : add_rows(l, a, &s, e);
+    rc = rc ? rc : add_rows(l, a, &s, times, e);
     rc = rc ? rc : arrivals_describe(a, &l->words, e);
+    if (!rc && setup.rate > 0)
+        buf_printf(&l->words, ", %g requests/s", setup.rate);
     arrivals_close(a);
     if (!rc && s.n == 0)
         return err_set(e, E_INPUT, "there is no request in %.200s", l->spec);

@@ -32,7 +32,7 @@ static void put_residency(const struct candidate *c, struct buf *out)
         buf_puts(out, "whole");
 }
 
-static void put_layout(const struct advise *a, const struct candidate *c, struct buf *out)
+void advise_put_layout(const struct advise *a, const struct candidate *c, struct buf *out)
 {
     struct layout l = c->layout;
     buf_printf(out, "%d x {sp=%d, tp=%d, pp=%d}", c->groups, l.sp, l.tp, l.pp);
@@ -44,19 +44,28 @@ static void put_layout(const struct advise *a, const struct candidate *c, struct
         buf_printf(out, ", tokens {tp=%d}", c->second.tp);
 }
 
-static void put_candidate(const struct advise *a, int place, const struct candidate *c, struct buf *out)
+void advise_put_way(const struct advise *a, const struct candidate *c, struct buf *out)
 {
-    struct buf layout = {0}, weights = {0};
-    put_layout(a, c, &layout);
+    struct buf weights = {0};
     put_residency(c, &weights);
-    buf_printf(out, "  %d  %8.0f tok/s  TTFT %9.1f ms  TPOT %7.2f ms  %s%s\n", place, c->value[GOAL_THROUGHPUT],
-               c->value[GOAL_TTFT], c->value[GOAL_TPOT], layout.data, c->outside >= SIM_OUTSIDE_MARK ? "  ~" : "");
     buf_printf(out, "     a rank holds weights %.1f GiB (%s), KV %.1f GiB, reserve %.1f GiB\n     ",
                c->weights / 0x1p30, weights.data, c->kv / 0x1p30, a->facts.reserve / 0x1p30);
     put_flags(a, c, out);
     buf_putc(out, '\n');
-    buf_free(&layout);
     buf_free(&weights);
+}
+
+static void put_candidate(const struct advise *a, int place, const struct candidate *c, struct buf *out)
+{
+    struct buf layout = {0};
+    advise_put_layout(a, c, &layout);
+    buf_printf(out, "  %d  %8.0f tok/s  TTFT %9.1f ms  TPOT %7.2f ms  ", place, c->value[GOAL_THROUGHPUT],
+               c->value[GOAL_TTFT], c->value[GOAL_TPOT]);
+    if (a->ask->price > 0)
+        buf_printf(out, "%.4g a million  ", advise_price_of_million(a, a->n_ranks, c->value[GOAL_THROUGHPUT]));
+    buf_printf(out, "%s%s\n", layout.data, c->outside >= SIM_OUTSIDE_MARK ? "  ~" : "");
+    advise_put_way(a, c, out);
+    buf_free(&layout);
 }
 
 static void put_bound(struct buf *out, const char *name, double ms)
@@ -95,7 +104,7 @@ static void put_head(const struct advise *a, struct buf *out)
     const struct advise_load *l = &a->load;
     const struct candidate *failed = NULL;
     int n = count_failures(a, &failed);
-    buf_printf(out, "Machine  %s, %d ranks; model %s\nTraffic  %s\n", a->ask->hardware, a->n_ranks, a->ask->model,
+    buf_printf(out, "Machine  %s, %d devices; model %s\nTraffic  %s\n", a->ask->hardware, a->n_ranks, a->ask->model,
                l->words.data ? l->words.data : l->spec);
     buf_printf(out, "         %s %lld requests: %.0f tokens in and %.0f out on average, %s",
                l->cut ? "the first" : "all", (long long)l->n_simulated, l->input, l->output,
@@ -139,7 +148,7 @@ static void json_flags(const struct advise *a, const struct candidate *c, struct
     mem_free(words.items);
 }
 
-static void json_candidate(const struct advise *a, const struct candidate *c, struct buf *out)
+void advise_json_candidate(const struct advise *a, const struct candidate *c, struct buf *out)
 {
     struct buf words = {0};
     advise_policy_words(c, &words);
@@ -158,6 +167,7 @@ static void json_candidate(const struct advise *a, const struct candidate *c, st
     put_number(out, "formula_tpot_ms", c->price[GOAL_TPOT] * 1e3);
     if (c->known) {
         put_number(out, "throughput", c->value[GOAL_THROUGHPUT]);
+        put_number(out, "output_throughput", c->output);
         put_number(out, "requests_per_s", c->requests_per_s);
         put_number(out, "goodput", c->goodput);
         put_number(out, "p95_ttft_ms", c->value[GOAL_TTFT]);
@@ -187,6 +197,7 @@ static void json_plan(const struct advise *a, int best[GOAL_COUNT][BEST], const 
     put_number(out, "rate", l->rate);
     put_number(out, "slo_ttft_ms", a->ask->slo_ttft_ms);
     put_number(out, "slo_tpot_ms", a->ask->slo_tpot_ms);
+    put_number(out, "price", a->ask->price);
     buf_printf(out, ",\"simulated\":%d,\"without_room\":%d,\"best\":{", a->n_simulated, a->n_refused);
     for (int g = 0; g < GOAL_COUNT; g++) {
         buf_printf(out, "%s\"%s\":[", g ? "," : "", goal_names[g]);
@@ -197,9 +208,12 @@ static void json_plan(const struct advise *a, int best[GOAL_COUNT][BEST], const 
     buf_puts(out, "},\"plans\":[");
     for (int i = 0; i < a->n; i++) {
         buf_puts(out, i ? ",\n" : "\n");
-        json_candidate(a, &a->items[i], out);
+        advise_json_candidate(a, &a->items[i], out);
     }
-    buf_puts(out, "\n]}\n");
+    buf_putc(out, '\n');
+    buf_putc(out, ']');
+    advise_json_fleets(a, out);
+    buf_puts(out, "}\n");
 }
 
 int advise_report(const struct advise *a, struct err *e)
@@ -211,6 +225,7 @@ int advise_report(const struct advise *a, struct err *e)
         n[g] = advise_best(a, (enum advise_goal)g, BEST, best[g]);
         put_goal(a, (enum advise_goal)g, best[g], n[g], &out);
     }
+    advise_put_fleets(a, &out);
     fputs(out.data, stdout);
     if (a->ask->json) {
         buf_clear(&out);
@@ -222,7 +237,8 @@ int advise_report(const struct advise *a, struct err *e)
         return rc;
     if (!n[GOAL_THROUGHPUT])
         return err_set(e, E_NOTFOUND, "none of the %d simulations came to an end", a->n_simulated);
-    if (!advise_keeps(a, &a->items[best[GOAL_THROUGHPUT][0]], GOAL_THROUGHPUT))
+    int fleets[ADVISE_SIZES], n_fleets = a->fleets ? advise_best_fleets(a->fleets, fleets) : 0;
+    if (!n_fleets && !advise_keeps(a, &a->items[best[GOAL_THROUGHPUT][0]], GOAL_THROUGHPUT))
         return err_set(e, E_NOTFOUND, "no plan keeps the objectives; the nearest are shown first");
     return 0;
 }

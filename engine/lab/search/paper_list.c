@@ -126,10 +126,10 @@ static int read_values(struct paper_number *x, const struct json *o, struct err 
 
 static int read_number(struct paper_number *x, const struct json *o, struct err *e)
 {
-    const char **texts[] = {&x->id, &x->paper, &x->where, &x->what, &x->unit, &x->why, &x->note};
-    static const char *const keys[] = {"id", "paper", "where", "what", "unit", "why", "note"};
+    const char **texts[] = {&x->id, &x->paper, &x->where, &x->what, &x->unit, &x->why, &x->note, &x->fitted, &x->given};
+    static const char *const keys[] = {"id", "paper", "where", "what", "unit", "why", "note", "fitted", "given"};
     const struct json *bar = json_find(o, "bar");
-    for (int i = 0; i < 7; i++)
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         *texts[i] = json_text(json_find(o, keys[i]));
     x->id = x->id ? x->id : "";
     x->unit = x->unit ? x->unit : "";

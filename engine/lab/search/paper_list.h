@@ -17,6 +17,8 @@ struct paper_number {
     const char *formula[PAPER_VALUES];
     int n;                  /* formulas; 0: it is not covered, and why says so */
     const char *why, *note; /* NULL: nothing to say */
+    const char *fitted;     /* which constant was fitted to it, or to others of its figure; NULL: none */
+    const char *given;      /* what of the run's input it repeats; NULL: it does not */
     double low, high;       /* the bar; high < low: none. A claim with a bar must hold: 1 to 1 */
     bool wanted;
 };

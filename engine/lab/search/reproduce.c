@@ -20,13 +20,19 @@ struct answer {
     char published[CELL], simulated[CELL], error[CELL];
 };
 
+/* Numbers of one kind, which say how wrong the model is only as far as it did not know them. */
+enum kind { FREE, FITTED, GIVEN, KINDS };
+struct errors {
+    double *items, sum;
+    int n, n_near; /* those within 10% */
+};
+
 struct reproduction {
     const struct reproduce_ask *ask;
     struct paper_list list;
     struct answer *answers;
     int n_covered, n_uncovered, n_failed, n_claims, n_held, n_missed, n_bars;
-    double *errors, sum_error; /* of numbers */
-    int n_errors, n_near;      /* those within 10% */
+    struct errors errors[KINDS];
 };
 
 /* ---- cells */
@@ -83,10 +89,11 @@ static void count(struct reproduction *r, const struct paper_number *x, const st
     }
     for (int i = 0; i < x->n; i++) {
         double d = x->published[i] != 0 ? fabs(a->value[i] / x->published[i] - 1) : 0;
-        r->sum_error += d;
-        r->errors = mem_resize(r->errors, (size_t)r->n_errors + 1, sizeof *r->errors);
-        r->errors[r->n_errors++] = d;
-        r->n_near += d <= 0.1;
+        struct errors *to = &r->errors[x->given ? GIVEN : x->fitted ? FITTED : FREE];
+        to->sum += d;
+        to->items = mem_resize(to->items, (size_t)to->n + 1, sizeof *to->items);
+        to->items[to->n++] = d;
+        to->n_near += d <= 0.1;
     }
 }
 
@@ -189,15 +196,28 @@ static void put_outside(const struct reproduction *r, struct buf *out)
                    r->list.jobs.n, 100 * most);
 }
 
+static double median(struct errors *s)
+{
+    if (s->n)
+        qsort(s->items, (size_t)s->n, sizeof *s->items, by_size);
+    return s->n ? 0.5 * (s->items[(s->n - 1) / 2] + s->items[s->n / 2]) : 0;
+}
+
 static void put_summary(struct reproduction *r, struct buf *out)
 {
-    if (r->n_errors)
-        qsort(r->errors, (size_t)r->n_errors, sizeof *r->errors, by_size);
-    buf_printf(out,
-               "\n%d answered: %d values with an absolute error of %.1f%% (median; mean %.1f%%), %d of them within "
-               "10%%; %d claims in words, %d hold. %d not covered.",
-               r->n_covered, r->n_errors, r->n_errors ? 100 * r->errors[r->n_errors / 2] : 0,
-               r->n_errors ? 100 * r->sum_error / r->n_errors : 0, r->n_near, r->n_claims, r->n_held, r->n_uncovered);
+    static const char *const words[] = {
+        "to which nothing was fitted",
+        "to which, or to others of whose figure, a constant was fitted",
+        "that repeat what the trace says",
+    };
+    buf_printf(out, "\n%d answered.", r->n_covered);
+    for (int k = 0; k < KINDS; k++) {
+        struct errors *s = &r->errors[k];
+        if (s->n)
+            buf_printf(out, " %d values %s: error %.1f%% (median; mean %.1f%%), %d of them within 10%%.", s->n,
+                       words[k], 100 * median(s), 100 * s->sum / s->n, s->n_near);
+    }
+    buf_printf(out, " %d claims in words, %d hold. %d not covered.", r->n_claims, r->n_held, r->n_uncovered);
     if (r->n_failed)
         buf_printf(out, " %d could not be run.", r->n_failed);
     if (r->n_bars)
@@ -207,6 +227,21 @@ static void put_summary(struct reproduction *r, struct buf *out)
 }
 
 /* ---- the same as Markdown */
+
+static void put_notes(const struct paper_number *x, const struct answer *a, struct buf *out)
+{
+    const char *said[] = {a->inside ? NULL : "**outside its bar**", x->note}, *between = "";
+    if (x->fitted || x->given) {
+        buf_printf(out, "%s: %s", x->fitted ? "**fitted**" : "**given**", x->fitted ? x->fitted : x->given);
+        between = "; ";
+    }
+    for (int i = 0; i < 2; i++)
+        if (said[i]) {
+            buf_printf(out, "%s%s", between, said[i]);
+            between = "; ";
+        }
+    buf_puts(out, " |\n");
+}
 
 static void put_markdown(struct reproduction *r, struct buf *out)
 {
@@ -229,9 +264,9 @@ static void put_markdown(struct reproduction *r, struct buf *out)
                     "\n## %s\n\n| | where | what | published | simulated | error | |\n|---|---|---|---|---|---|---|\n",
                     x->paper);
             paper = x->paper;
-            buf_printf(out, "| %s | %s | %s%s%s | %s | %s | %s | %s%s |\n", x->id, x->where, x->what,
-                       *x->unit ? ", " : "", x->unit, a->published, a->simulated, a->error,
-                       a->inside ? "" : "**outside its bar** ", x->note ? x->note : "");
+            buf_printf(out, "| %s | %s | %s%s%s | %s | %s | %s | ", x->id, x->where, x->what, *x->unit ? ", " : "",
+                       x->unit, a->published, a->simulated, a->error);
+            put_notes(x, a, out);
         }
     }
 }
@@ -282,7 +317,8 @@ static int run_all(struct reproduction *r, struct err *e)
     if (!rc && r->ask->bars && r->n_missed)
         rc = err_set(e, E_POLICY, "%d of %d bars are missed", r->n_missed, r->n_bars);
     mem_free(r->answers);
-    mem_free(r->errors);
+    for (int k = 0; k < KINDS; k++)
+        mem_free(r->errors[k].items);
     return rc;
 }
 

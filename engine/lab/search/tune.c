@@ -14,24 +14,42 @@ enum { ROUND = 4, SHORTER = 4, LEAST_ROWS = 64, PATIENCE = 8 };
 
 /* ---- running points */
 
+/* On a part of the trace only. */
+static void cut_job(const struct search *s, const struct tune_window *w, struct job *x, struct strings *own)
+{
+    const struct arrivals_setup *all = &s->ask->arrivals;
+    struct buf b = {0};
+    if (w->seconds > 0) {
+        buf_printf(&b, "--from=%.17g", all->from_s + w->from);
+        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
+        buf_printf(&b, "--seconds=%.17g", w->seconds);
+        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
+    }
+    if (w->seed_more) {
+        buf_printf(&b, "--seed=%llu", (unsigned long long)(all->seed + w->seed_more));
+        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
+    } else {
+        buf_printf(&b, "--requests=%.0f", w->rows);
+        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
+    }
+}
+
 /* The words of one point's command line; what was made for it goes to own. */
 static void make_job(const struct search *s, const struct point *p, struct job *x, struct strings *own)
 {
     struct buf b = {0};
-    x->args = mem_new_array((size_t)s->ask->args.n + 2 * (size_t)s->space.n + 2, sizeof *x->args);
+    x->args = mem_new_array((size_t)s->ask->args.n + 2 * (size_t)s->space.n + 4, sizeof *x->args);
     memcpy(x->args, s->ask->args.items, (size_t)s->ask->args.n * sizeof *x->args);
     x->n_args = s->ask->args.n;
-    own->items = mem_resize(own->items, (size_t)(own->n + s->space.n + 1), sizeof *own->items);
+    own->items = mem_resize(own->items, (size_t)(own->n + s->space.n + 3), sizeof *own->items);
     for (int i = 0; i < s->space.n; i++) {
         buf_printf(&b, "%s=", s->space.params[i].name);
         tune_space_value(&s->space, i, p->u[i], &b);
         x->args[x->n_args++] = (char *)"--policy-param";
         x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
     }
-    if (!p->whole) {
-        buf_printf(&b, "--requests=%.0f", ceil(s->n_rows / SHORTER));
-        x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
-    }
+    if (!p->whole)
+        cut_job(s, p->window, x, own);
 }
 
 static void take_result(struct search *s, struct point *p, struct job *x)
@@ -50,10 +68,8 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     p->excess = 0;
     for (int i = 0; i < s->n_bounds && p->known; i++)
         p->excess += tune_bound_excess(&s->bounds[i], p->values[s->n_objectives + i]);
-    if (p->whole && s->n_finished == 0) {
+    if (p->whole && s->n_finished == 0)
         s->n_finished = finished;
-        s->n_rows = json_number(json_find(run, "requests"));
-    }
     if (p->whole && finished < s->n_finished)
         p->excess += 1 - finished / s->n_finished;
     p->outside = json_number(json_find(json_find(run, "outside"), "share"));
@@ -290,7 +306,7 @@ static int run_wide(struct search *s, struct point *wide, int *n, bool whole, st
     while (have < *n && next < PATIENCE * *n && !rc) {
         int from = have;
         for (; have < *n; have++) {
-            wide[have] = (struct point){.whole = whole};
+            wide[have] = (struct point){.whole = whole, .window = &s->windows.busiest};
             spread_point(s, shift, next++, &wide[have]);
         }
         rc = tune_run_points(s, wide + from, have - from, e);
@@ -300,10 +316,10 @@ static int run_wide(struct search *s, struct point *wide, int *n, bool whole, st
     return rc;
 }
 
-/* A wide look: many points of a quarter of the trace, the best of them on the whole of it. */
+/* A wide look: many points on the busiest quarter of the trace's time, the best of them on the whole of it. */
 static int explore(struct search *s, int n_short, int n_whole, struct err *e)
 {
-    bool shortened = s->n_rows >= LEAST_ROWS;
+    bool shortened = s->windows.busiest.rows * SHORTER >= LEAST_ROWS;
     int n = shortened ? n_short : n_short / SHORTER + n_whole;
     struct point *wide = mem_new_array((size_t)n + 1, sizeof *wide);
     int rc = run_wide(s, wide, &n, !shortened, e);
@@ -371,13 +387,15 @@ static int search_all(struct search *s, struct err *e)
     if (!rc && !first.known)
         return err_set(e, E_INPUT, "with the policy's own params: %.300s",
                        first.failure ? first.failure : "nothing was measured");
-    if (!rc && s->n_rows < LEAST_ROWS)
+    if (!rc && s->windows.busiest.rows * SHORTER < LEAST_ROWS)
         s->n_planned = budget;
     if (!rc && wide > 0)
         rc = explore(s, wide * SHORTER, whole, e);
     if (!rc && rest > 0)
         rc = refine(s, rest, e);
-    return rc ? rc : tune_look_around(s, e);
+    if (!rc)
+        rc = tune_look_around(s, e);
+    return rc ? rc : tune_try_elsewhere(s, e);
 }
 
 /* ---- results */
@@ -441,7 +459,7 @@ static void put_refused(const struct search *s, struct buf *out)
 static void put_head(const struct search *s, struct buf *out)
 {
     buf_printf(out, "Policy   %s\nTrace    %s, %.0f requests, seed %llu\nSearched", s->ask->policy, s->ask->trace,
-               s->n_rows, (unsigned long long)s->ask->seed);
+               s->windows.rows, (unsigned long long)s->ask->seed);
     for (int i = 0; i < s->space.n; i++) {
         const struct tune_param *p = &s->space.params[i];
         if (p->kind <= TUNE_INTEGER)
@@ -461,15 +479,9 @@ static void put_json_point(const struct search *s, const struct point *p, bool f
 {
     buf_puts(out, "{\"params\":");
     tune_space_json(&s->space, p->u, out);
-    buf_puts(out, ",\"values\":{");
-    for (int i = 0; i < s->n_objectives + s->n_bounds && p->known; i++) {
-        const char *name = i < s->n_objectives ? s->objectives[i].name : s->bounds[i - s->n_objectives].metric.name;
-        buf_puts(out, i ? "," : "");
-        buf_put_json(out, name, strlen(name));
-        buf_putc(out, ':');
-        json_put_double(out, p->values[i]);
-    }
-    buf_puts(out, "},\"outside\":");
+    buf_puts(out, ",\"values\":");
+    tune_json_values(s, p, out);
+    buf_puts(out, ",\"outside\":");
     json_put_double(out, p->outside);
     buf_printf(out, ",\"feasible\":%s,\"front\":%s", p->known && p->excess <= 0 ? "true" : "false",
                front ? "true" : "false");
@@ -493,7 +505,9 @@ static int write_files(const struct search *s, int best, struct err *e)
                 buf_printf(&out, "%s\"%s\"", comma, s->space.params[d].name);
                 comma = ",";
             }
-        buf_puts(&out, "],\"points\":[");
+        buf_puts(&out, "],\"elsewhere\":");
+        tune_json_elsewhere(s, &out);
+        buf_puts(&out, ",\"points\":[");
         for (int i = 0; i < s->n_points; i++) {
             buf_puts(&out, i ? ",\n" : "\n");
             put_json_point(s, &s->points[i], in_front(s, i), &out);
@@ -525,6 +539,7 @@ static int tell(const struct search *s, struct err *e)
         buf_putc(&out, '\n');
     }
     tune_put_plateaus(s, best, &out);
+    tune_put_elsewhere(s, &out);
     for (int i = 0; i < s->n_points; i++)
         if (s->points[i].outside >= SIM_OUTSIDE_MARK) {
             buf_puts(&out, "~: the share of a point's step time that was priced outside of what was measured; "
@@ -555,6 +570,7 @@ static int read_goals(struct search *s, struct err *e)
 
 static int find(struct search *s, struct err *e)
 {
+    TRY(tune_windows_read(&s->windows, &s->ask->arrivals, e));
     TRY(job_signals_open(&s->signals, e));
     int rc = search_all(s, e), told = 0;
     if (s->n_points && (rc == 0 || rc == E_GONE))
@@ -575,6 +591,8 @@ int tune(const struct tune_ask *ask, struct err *e)
     }
     for (int i = 0; i < s.n_points; i++)
         mem_free(s.points[i].failure);
+    for (int i = 0; i < 2 * TUNE_QUARTERS; i++)
+        mem_free(s.elsewhere[i].failure);
     mem_free(s.points);
     tune_space_close(&s.space);
     return rc;

@@ -10,15 +10,17 @@
 
 #include "engine/base/err.h"
 #include "engine/base/strings.h"
+#include "engine/lab/arrivals.h"
 
 struct tune_ask {
     const char *policy, *trace;             /* for the report */
     const char *declared;                   /* the policy's params, as its params_get writes them */
     struct strings objectives, constraints; /* metrics by name; bounds on them */
     struct strings params,
-        fixed;            /* NAME or NAME=LOW..HIGH to search, none: all that have bounds; NAME=VALUE that stay */
-    struct strings args;  /* the command line of one simulation, but for the policy's params: `moonshift` left out */
-    int64_t budget, jobs; /* simulations in all; at once, 0: as many as there are cores */
+        fixed;           /* NAME or NAME=LOW..HIGH to search, none: all that have bounds; NAME=VALUE that stay */
+    struct strings args; /* the command line of one simulation, but for the policy's params: `moonshift` left out */
+    struct arrivals_setup arrivals; /* the same trace */
+    int64_t budget, jobs;           /* simulations in all; at once, 0: as many as there are cores */
     uint64_t seed;
     double starvation_s;
     const char *json, *params_out; /* files to write; NULL: none */

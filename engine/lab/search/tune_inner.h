@@ -8,6 +8,7 @@
 #include "engine/lab/search/tune.h"
 #include "engine/lab/search/tune_metric.h"
 #include "engine/lab/search/tune_space.h"
+#include "engine/lab/search/tune_window.h"
 
 enum { MAX_BOUNDS = 8, MAX_VALUES = 2 + MAX_BOUNDS };
 
@@ -16,9 +17,10 @@ struct point {
     double values[MAX_VALUES];    /* objectives, then what is bounded */
     double excess;                /* how far past the bounds, summed; 0: all are kept */
     bool whole, known, withdrawn; /* run on the whole trace; it has values; the policy did not live to the end */
-    bool refused;   /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than
-                       another */
-    double outside; /* share of its step time that was priced outside of what was measured */
+    bool refused; /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than
+                     another */
+    const struct tune_window *window; /* what of the trace it was run on, unless whole */
+    double outside;                   /* share of its step time that was priced outside of what was measured */
     char *failure;
 };
 
@@ -37,8 +39,10 @@ struct search {
     struct job_signals signals;
     struct point *points;
     int n_points;
-    int n_spent, n_planned;    /* simulations */
-    double n_finished, n_rows; /* of the default's run: a point that loses requests is not better */
+    int n_spent, n_planned; /* simulations */
+    double n_finished;      /* of the default's run: a point that loses requests is not better */
+    struct tune_windows windows;
+    struct point elsewhere[2 * TUNE_QUARTERS]; /* by quarter: the default's, the best's; filled by tune_try_elsewhere */
     struct plateau plateaus[TUNE_MAX];
     struct rng rng;
 };
@@ -47,6 +51,13 @@ struct search {
 int tune_run_points(struct search *s, struct point *points, int n, struct err *e);
 bool tune_same_values(const struct search *s, const struct point *a, const struct point *b);
 int tune_best(const struct search *s); /* its index; -1: nothing has values */
+
+/* tune_elsewhere.c. Does it hold elsewhere what was found? The default and the best on each quarter of the trace, or on
+ * four other seeds of a generator: a fit to one burst shows there. */
+int tune_try_elsewhere(struct search *s, struct err *e);
+void tune_put_elsewhere(const struct search *s, struct buf *out);
+void tune_json_elsewhere(const struct search *s, struct buf *out); /* [{"from":..,"default":{..},"best":{..}},...] */
+void tune_json_values(const struct search *s, const struct point *p, struct buf *out); /* {"p99 TTFT":..,...} */
 
 /* tune_plateau.c. A search ends anywhere on a plateau, and calls it the best: so each param of the best is tried at
  * both ends of its range and at its default. Those that do as well there go back. */

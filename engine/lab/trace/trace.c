@@ -454,13 +454,20 @@ int trace_next(struct trace *t, struct trace_row *row, bool *end, struct err *e)
     return 0;
 }
 
+/* Tokens first, first + 1, ... of a text. */
+static void fill_text(uint64_t text, int first, int n, int vocab, int32_t *out)
+{
+    for (int i = 0; i < n; i++)
+        out[i] = (int32_t)((unsigned __int128)rng_at(text, (uint64_t)(first + i)) * (uint64_t)vocab >> 64);
+}
+
 void trace_prompt(const struct trace_row *row, uint64_t seed, int vocab, int32_t *out)
 {
-    int each = row->hash_tokens ? row->hash_tokens : TRACE_HASH_TOKENS;
-    for (int i = 0; i < row->n_prompt; i++) {
-        bool shared = i / each < row->n_hashes;
-        uint64_t text = shared ? rng_at(seed, row->hashes[i / each]) : rng_at(~seed, row->index);
-        uint64_t h = rng_at(text, (uint64_t)(shared ? i % each : i));
-        out[i] = (int32_t)((unsigned __int128)h * (uint64_t)vocab >> 64);
+    int each = row->hash_tokens ? row->hash_tokens : TRACE_HASH_TOKENS, n = row->n_prompt, i = 0;
+    for (int k = 0; k < row->n_hashes && i < n; k++) {
+        int here = n - i < each ? n - i : each;
+        fill_text(rng_at(seed, row->hashes[k]), 0, here, vocab, out + i);
+        i += here;
     }
+    fill_text(rng_at(~seed, row->index), i, n - i, vocab, out + i);
 }

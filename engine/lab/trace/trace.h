@@ -23,7 +23,9 @@ enum {
 
 struct trace_row {
     uint64_t index;         /* 0, 1, ... in the trace */
-    int64_t arrival_ns;     /* after the trace's first row */
+    int64_t arrival_ns;     /* after the trace's first row; of a recording after its first arrival, and in the order of
+                               submission */
+    int64_t front_ns;       /* of a recording: from then until the engine heard of it */
     int n_prompt, n_output; /* >= 1 */
     int priority;
     bool open_ended; /* the client gave no limit of its own */

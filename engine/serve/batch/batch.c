@@ -94,6 +94,8 @@ static void put_answer(struct buf *out, const struct batch *b, int64_t number, c
 static void note_answer(struct pending *p, int status, const char *body, size_t n)
 {
     const char *end = body + n, *usage = behind(body, end, "\"completion_tokens\":");
+    if (usage == end) /* vectors */
+        usage = behind(body, end, "\"total_tokens\":");
     begin_result(p);
     buf_printf(&p->result, ",\"response\":{\"status_code\":%d,\"request_id\":\"req_%" PRId64 "\",\"body\":", status,
                p->line.number);

@@ -6,6 +6,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/serve/embed/digits.h"
+#include "models/encode/pool.h"
 
 struct score {
     int i;
@@ -40,22 +41,35 @@ static void put_usage(const struct embed_result *r, struct buf *out)
 
 /* ---- vectors */
 
+/* The first of its floats, normalised if whole vectors are. room NULL: nothing is cut. */
+static const float *cut(const struct embed_ask *a, const float *v, float *room)
+{
+    if (!room)
+        return v;
+    memcpy(room, v, (size_t)a->dim * sizeof *room);
+    if (a->model->facts->normalised)
+        pool_normalise(room, a->dim);
+    return room;
+}
+
 static void put_vectors(const struct embed_ask *a, const struct embed_result *r, struct buf *out)
 {
     int dim = a->model->facts->dim;
+    float *room = a->dim < dim ? mem_new_array((size_t)a->dim, sizeof *room) : NULL;
     put_head(a, r, "embd", out);
     buf_puts(out, ",\"data\":[");
     for (int i = 0; i < a->n; i++) {
-        const float *v = r->out + (size_t)i * (size_t)dim;
+        const float *v = cut(a, r->out + (size_t)i * (size_t)dim, room);
         buf_puts(out, i ? ",{\"object\":\"embedding\",\"index\":" : "{\"object\":\"embedding\",\"index\":");
         buf_put_u64(out, (unsigned long long)i);
         buf_puts(out, ",\"embedding\":");
         if (a->base64)
-            digits_put_base64(out, v, dim);
+            digits_put_base64(out, v, a->dim);
         else
-            digits_put_floats(out, v, dim);
+            digits_put_floats(out, v, a->dim);
         buf_putc(out, '}');
     }
+    mem_free(room);
     buf_putc(out, ']');
     put_usage(r, out);
     buf_putc(out, '}');

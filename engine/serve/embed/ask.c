@@ -104,17 +104,46 @@ static int check_refused(const struct json *body, struct fault *f)
     return 0;
 }
 
+static bool may_cut_to(const struct encoder_facts *facts, int dim)
+{
+    for (int i = 0; i < facts->cuts.n; i++)
+        if (facts->cuts.at[i] == dim)
+            return true;
+    return dim == facts->dim || (facts->cuts.any && dim < facts->dim);
+}
+
+static int read_dimensions(struct embed_ask *a, const struct json *body, struct fault *f)
+{
+    const struct encoder_facts *facts = a->model->facts;
+    a->dim = facts->dim;
+    TRY(read_int(body, "dimensions", 1, &a->dim, f));
+    if (a->dim != facts->dim && a->route != EMBED_EMBEDDINGS)
+        return fault_set(f, 400, "unsupported_parameter", "dimensions", "scores are of whole vectors, of %d dimensions",
+                         facts->dim);
+    if (may_cut_to(facts, a->dim))
+        return 0;
+    struct buf known = {0};
+    for (int i = 0; i < facts->cuts.n; i++)
+        buf_printf(&known, "%s%d", i ? ", " : "", facts->cuts.at[i]);
+    int rc = fault_set(f, 400, "unsupported_parameter", "dimensions",
+                       "the model '%.100s' has %d dimensions, and %s%.200s", a->model->name, facts->dim,
+                       facts->cuts.any ? "no more"
+                       : known.len     ? "may be cut to these: "
+                                       : "does not say that it may be cut to fewer",
+                       known.len ? known.data : "");
+    buf_free(&known);
+    return rc;
+}
+
 /* Fields that are taken as long as they ask for what happens anyway. */
 static int check_same(const struct embed_ask *a, const struct json *body, struct fault *f)
 {
     const struct encoder_facts *facts = a->model->facts;
     bool special = true, activation = true, normalised = facts->normalised;
-    int dim = facts->dim;
     TRY(read_flag(body, "add_special_tokens", &special, f));
     TRY(read_flag(body, "normalize", &normalised, f));
     TRY(read_flag(body, "activation", &activation, f));
     TRY(read_flag(body, "use_activation", &activation, f));
-    TRY(read_int(body, "dimensions", 1, &dim, f));
     if (!special)
         return fault_set(f, 400, "unsupported_parameter", "add_special_tokens",
                          "texts get the model's special tokens; to leave them out, give token ids");
@@ -124,10 +153,6 @@ static int check_same(const struct embed_ask *a, const struct json *body, struct
     if (normalised != facts->normalised)
         return fault_set(f, 400, "unsupported_parameter", "normalize", "vectors of this model are %s",
                          facts->normalised ? "normalised" : "not normalised");
-    if (dim != facts->dim)
-        return fault_set(f, 400, "unsupported_parameter", "dimensions",
-                         "the model '%.100s' has %d dimensions, and does not say that it may be cut to fewer",
-                         a->model->name, facts->dim);
     return 0;
 }
 
@@ -149,6 +174,7 @@ static int read_fields(struct embed_ask *a, const struct json *body, struct faul
     TRY(check_model(a->model, body, f));
     TRY(check_refused(body, f));
     TRY(check_same(a, body, f));
+    TRY(read_dimensions(a, body, f));
     TRY(read_format(a, body, f));
     TRY(read_int(body, "top_n", 0, &a->top_n, f));
     TRY(read_flag(body, "return_documents", &a->documents, f));

@@ -34,6 +34,7 @@ struct embed_ask {
     const struct embed_model *model;
     enum embed_route route;
     bool base64;    /* embeddings: bytes of the floats, not numbers */
+    int dim;        /* embeddings: floats of a vector, perhaps fewer than the model's */
     bool documents; /* rerank: texts come back */
     int top_n;      /* rerank: so many at most; 0: all */
     int truncate;   /* 0: too long is an error; else tokens that are kept */

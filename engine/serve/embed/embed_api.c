@@ -411,15 +411,39 @@ int embed_api_init(struct embed_api *a, struct front *f, const struct embed_plan
         return 0;
     a->model = (struct embed_model){.name = p->name, .root = p->root, .others = f->names, .n_others = f->n_names};
     TRY(embed_model_init(&a->model, p->encoder, e));
-    int longest = a->model.facts->max_tokens;
     struct embed_setup s = {.ops = &embed_encoder_ops,
                             .ctx = (void *)(uintptr_t)p->encoder,
                             .n_replicas = p->replicas,
                             .n_threads = p->threads,
-                            .batch_tokens = p->batch_tokens > longest ? p->batch_tokens : longest,
+                            .batch_tokens = p->batch_tokens,
+                            .longest = a->model.facts->max_tokens,
+                            .link = p->link,
                             .max_tokens = p->queued_tokens,
-                            .max_inputs = MAX_INPUTS};
+                            .max_inputs = p->queued_inputs ? p->queued_inputs : MAX_INPUTS};
     return embedder_create(&a->embedder, &s, e);
+}
+
+void embed_api_route(struct embed_api *a, struct embed_rule rule)
+{
+    if (a->embedder)
+        embedder_route(a->embedder, rule);
+}
+
+void embed_api_put_state(const struct embed_api *a, struct buf *json)
+{
+    struct embed_counts n;
+    if (!a->embedder) {
+        buf_puts(json, "null");
+        return;
+    }
+    struct embed_rule rule = embedder_rule(a->embedder);
+    embedder_count(a->embedder, &n);
+    buf_printf(json,
+               "{\"route\":\"%s\",\"replicas\":%d,\"alive\":%d,\"allowed\":%d,\"for_short\":%d,\"texts_waiting\":%d,"
+               "\"tokens_waiting\":%" PRId64 ",\"texts_running\":%d,\"tokens_running\":%" PRId64 "}",
+               embed_way_name(rule.way), n.replicas, n.replicas_alive, n.replicas_allowed,
+               embed_rule_kept(rule, n.replicas_alive), n.inputs_waiting, n.tokens_waiting, n.inputs_flying,
+               n.tokens_flying);
 }
 
 void embed_api_collect(struct embed_api *a)
@@ -512,4 +536,6 @@ void embed_api_render(const struct embed_api *a, struct buf *out)
     put_one(out, "moonshift:embedding_tokens_waiting", "gauge", "Tokens that no replica has yet.",
             (double)n.tokens_waiting);
     put_one(out, "moonshift:embedding_replicas_alive", "gauge", "Replicas of the encoder that work.", n.replicas_alive);
+    put_one(out, "moonshift:embedding_replicas_allowed", "gauge",
+            "Of those, how many may take texts by the policy's rule.", n.replicas_allowed);
 }

@@ -18,9 +18,11 @@ struct embed_plan {
     const struct encoder *encoder; /* NULL: none is served */
     const char *name, *root;
     int replicas, threads; /* threads of each */
-    int batch_tokens;      /* raised to the longest text */
-    int64_t queued_tokens; /* that may wait; 0: no bound */
-    size_t held_bytes;     /* of texts that requests keep; 0: 512 MiB. A single request is always taken */
+    int batch_tokens;
+    struct embed_link *link; /* NULL: no policy asks how it stands */
+    int64_t queued_tokens;   /* that may wait; 0: no bound */
+    int queued_inputs;       /* texts that may; 0: 32768 */
+    size_t held_bytes;       /* of texts that requests keep; 0: 512 MiB. A single request is always taken */
 };
 
 struct embed_api {
@@ -38,7 +40,9 @@ struct embed_api {
 
 int embed_api_init(struct embed_api *a, struct front *f, const struct embed_plan *p, struct err *e);
 void embed_api_handle(struct embed_api *a, struct http_exchange *x, enum embed_route route, const struct auth_key *key);
-void embed_api_collect(struct embed_api *a);               /* when embedder_fd is readable */
+void embed_api_route(struct embed_api *a, struct embed_rule rule);     /* the policy's; nothing without an encoder */
+void embed_api_put_state(const struct embed_api *a, struct buf *json); /* an object, or null */
+void embed_api_collect(struct embed_api *a);                           /* when embedder_fd is readable */
 void embed_api_stop(struct embed_api *a, const char *why); /* every client is told 503, now and from now on */
 /* After embed_api_stop and the text workers, before the HTTP server. */
 void embed_api_free(struct embed_api *a);

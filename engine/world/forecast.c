@@ -1,0 +1,369 @@
+#include "engine/world/forecast.h"
+
+#include <string.h>
+
+/* Distinct sizes of groups of MAX_RANKS ranks together: 1 + 2 + ... + 11 is more. */
+enum { STEP_SIZES = 8, LEAST_STEP = 64, MOST_KINDS = 11 };
+
+/* Groups of one size: what their steps take. All of them run their share of the answers. */
+struct kind {
+    int size, n_sizes;
+    int rows[STEP_SIZES + 1]; /* of a step: answers alone at [0], then larger and larger */
+    double ns[STEP_SIZES + 1];
+    double n;                   /* groups */
+    double rate;                /* requests that come to one group, per ns */
+    double prompts;             /* tokens of all of them */
+    double answers;             /* that run in one group */
+    double after_ns;            /* a step of all its answers, when the prompts are done */
+    double sum[STEP_SIZES + 1]; /* of what waits here, by step size */
+    double queue[STEP_SIZES + 1];
+    int best;
+};
+
+/* One group. */
+struct lane {
+    struct kind *kind;
+    double prompts, answers; /* tokens; sequences */
+    double done;             /* second round: prompt tokens before the next one */
+    double seats;            /* requests that it can run at once */
+    double taken;            /* second round: of them */
+};
+
+struct load {
+    double running, waiting, prompts; /* requests that answer, requests with prompts to compute, their tokens */
+    double context, tokens;           /* cached tokens of those that answer; of all when they end */
+    int longest;
+};
+
+struct forecaster {
+    const struct world *w;
+    const struct forecast_ask *ask;
+    struct load load;
+    int ranks;
+    double rate; /* of arrivals, per ns */
+    struct kind kinds[MOST_KINDS];
+    struct lane lanes[MAX_RANKS];
+    int n_kinds;
+};
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* Tokens that its answer has yet. */
+static double answer_of(const struct forecast_ask *ask, const struct request *r)
+{
+    double left = r->spec->max_tokens - request_output(r), expected = ask->output > 0 ? least(ask->output, left) : left;
+    return expected > 1 ? expected : 1;
+}
+
+static bool counts(const struct request *r)
+{
+    return !r->parent && !r->held_until_ns;
+}
+
+static void add_load(struct forecaster *f, const struct req_queue *q)
+{
+    struct load *l = &f->load;
+    for (int i = 0; i < q->n; i++) {
+        const struct request *r = q->items[i];
+        if (!counts(r))
+            continue;
+        bool answers = r->state == REQ_RUNNING && request_decoding(r);
+        l->running += answers;
+        l->waiting += !answers;
+        l->prompts += answers ? 0 : request_remaining(r);
+        l->context += answers ? r->n_computed : 0;
+        l->tokens += r->n_tokens + answer_of(f->ask, r);
+        l->longest = r->n_tokens > l->longest ? r->n_tokens : l->longest;
+    }
+}
+
+/* A step of so many answers and prompt tokens, in the layout that takes least. -1: no layout runs. */
+static double step_ns(const struct forecaster *f, int size, double answers, double prompt)
+{
+    const struct load *l = &f->load;
+    const struct node_shape *shape = &f->w->shape;
+    double context = l->running ? l->context / l->running : 0, before = l->waiting ? l->prompts / l->waiting / 2 : 0;
+    struct step_size s = {.rows = (int)(answers + prompt),
+                          .looked_at = answers * context + prompt * before,
+                          .n_seqs = (int)answers + (prompt > 0),
+                          .n_logits = (int)answers + (prompt > 0),
+                          .n_chunks = prompt > 1,
+                          .chunk_rows = prompt > 1 ? (int)prompt : 0,
+                          .chunk_looked_at = prompt * before};
+    double best = -1;
+    for (int tp = 1; tp <= size; tp++) {
+        if (size % tp || shape->refusals[size][tp])
+            continue;
+        double ns = estimator_ns(&f->w->estimate, (struct layout){size / tp, tp, 1}, s, NULL);
+        best = best < 0 || ns < best ? ns : best;
+    }
+    return best;
+}
+
+/* Step sizes from twice the answers on up to the limit, or to all that waits. */
+static bool price_kind(struct forecaster *f, struct kind *k)
+{
+    double share = (double)k->size / f->ranks;
+    k->answers = f->load.running * share;
+    int least_rows = (int)k->answers + 2, floor = (int)k->answers + LEAST_STEP; /* room for a prompt beside them */
+    int most = f->ask->most > least_rows ? f->ask->most : least_rows;
+    double useful = k->answers + f->load.prompts + f->ask->prompt;
+    k->rows[0] = k->answers > 1 ? (int)k->answers : 1;
+    k->ns[0] = step_ns(f, k->size, k->rows[0], 0);
+    if (k->ns[0] < 0)
+        return false;
+    for (int rows = floor < most ? floor : most; k->n_sizes < STEP_SIZES; rows *= 2) {
+        int n = rows < most ? rows : most;
+        if (n > k->rows[k->n_sizes]) {
+            k->n_sizes++;
+            k->rows[k->n_sizes] = n;
+            k->ns[k->n_sizes] = step_ns(f, k->size, k->answers, n - k->answers);
+        }
+        if (n >= most || n >= useful)
+            break;
+    }
+    double all = (f->load.running + f->load.waiting) * share;
+    all = least(all, f->w->limits.max_num_seqs * share);
+    k->after_ns = step_ns(f, k->size, all > 1 ? all : 1, 0);
+    return true;
+}
+
+static struct kind *kind_of(struct forecaster *f, int size)
+{
+    for (int i = 0; i < f->n_kinds; i++)
+        if (f->kinds[i].size == size)
+            return &f->kinds[i];
+    f->kinds[f->n_kinds] = (struct kind){.size = size};
+    return price_kind(f, &f->kinds[f->n_kinds]) ? &f->kinds[f->n_kinds++] : NULL;
+}
+
+/* What a group of this kind takes for so many prompt tokens, in steps of its i-th size. */
+static double prompts_ns(const struct kind *k, int i, double tokens)
+{
+    double each = k->rows[i] - k->answers;
+    if (tokens >= each)
+        return tokens / each * k->ns[i];
+    while (i > 1 && tokens <= k->rows[i - 1] - k->answers)
+        i--;
+    double low = k->rows[i - 1] - k->answers, part = (tokens - low) / (k->rows[i] - k->rows[i - 1]);
+    return k->ns[i - 1] + (part > 0 ? part : 0) * (k->ns[i] - k->ns[i - 1]);
+}
+
+/* Prompt tokens per ns. */
+static double speed(const struct kind *k, int i)
+{
+    return (k->rows[i] - k->answers) / k->ns[i];
+}
+
+/* The share of its time that a group of this kind has prompts to compute, of those that come. */
+static double busy(const struct forecaster *f, const struct kind *k, int i)
+{
+    return k->rate * f->ask->prompt / speed(k, i);
+}
+
+/* Until a group with so many prompt tokens has none, those that come meanwhile counted. */
+static double until_ns(const struct forecaster *f, const struct kind *k, int i, double tokens)
+{
+    double own = tokens > 0 ? prompts_ns(k, i, tokens) : 0, share = busy(f, k, i),
+           most = own + share * f->ask->ahead_ns;
+    return share < 1 ? least(own / (1 - share), most) : most;
+}
+
+/* Those that come while the prompts that are here are computed wait for these, and for one another. What they take
+ * themselves they take in any partition, later, when it may well be another one: it does not count. */
+static void add_arrivals(const struct forecaster *f, struct kind *k)
+{
+    double n = k->rate * f->ask->ahead_ns, ahead = f->ask->ahead_ns, prompt = f->ask->prompt;
+    for (int i = 1; n > 0 && i <= k->n_sizes; i++) {
+        double v = speed(k, i), come = k->rate * prompt, here = k->prompts / k->n;
+        double empty = come < v ? here / (v - come) : ahead;
+        double time = least(empty, ahead), left = here + (come - v) * time;
+        double queue = (here + left) / 2 * time + left * left / (2 * v) - here * here / (2 * v);
+        k->sum[i] += k->n * 2 * queue / prompt;
+    }
+}
+
+static const char *open_lanes(struct forecaster *f)
+{
+    const struct world *w = f->w;
+    double n = f->load.running + f->load.waiting, mean = n ? f->load.tokens / n : 1;
+    double roomiest = 0, all = 0;
+    for (int i = 0; i < f->ask->n; i++)
+        f->ranks += f->ask->sizes[i];
+    for (int i = 0; i < f->ask->n; i++) {
+        struct lane *l = &f->lanes[i];
+        int size = f->ask->sizes[i];
+        l->kind = kind_of(f, size);
+        if (!l->kind)
+            return "no layout runs on so many ranks";
+        double room = (double)w->kv.n_blocks * w->shape.tokens_per_block[size];
+        double share = w->limits.max_num_seqs * (double)size / f->ranks;
+        l->seats = least(share, room / mean);
+        l->seats = l->seats > 1 ? l->seats : 1;
+        l->answers = l->kind->answers;
+        l->kind->n++;
+        roomiest = room > roomiest ? room : roomiest;
+    }
+    for (int i = 0; i < f->n_kinds; i++)
+        all += f->kinds[i].n * speed(&f->kinds[i], f->kinds[i].n_sizes);
+    for (int i = 0; i < f->n_kinds; i++)
+        f->kinds[i].rate = f->rate * speed(&f->kinds[i], f->kinds[i].n_sizes) / all;
+    return f->load.longest > roomiest ? "no group holds the longest request" : NULL;
+}
+
+/* Which group is done first with these prompt tokens more. */
+static struct lane *deal(struct forecaster *f, double tokens)
+{
+    struct lane *best = NULL;
+    double soonest = 0;
+    for (int i = 0; i < f->ask->n; i++) {
+        struct lane *l = &f->lanes[i];
+        const struct kind *k = l->kind;
+        double ns = prompts_ns(k, k->n_sizes, l->done + tokens);
+        if (!best || ns < soonest) {
+            best = l;
+            soonest = ns;
+        }
+    }
+    best->done += tokens;
+    return best;
+}
+
+static double past(double ns, double wish_ms)
+{
+    return wish_ms > 0 && ns > wish_ms * 1e6 ? ns - wish_ms * 1e6 : 0;
+}
+
+/* From `at` on so many tokens, `mixed` ns each until the prompts are done. */
+static double answer_ns(double at, double tokens, double until, double mixed, double after)
+{
+    double during = until > at ? (until - at) / mixed : 0;
+    return tokens <= during ? tokens * mixed : (until > at ? until - at : 0) + (tokens - during) * after;
+}
+
+/* A request whose prompt the lane computes next. */
+static void add_prompt(const struct forecaster *f, struct lane *l, const struct request *r)
+{
+    struct kind *k = l->kind;
+    double tokens = answer_of(f->ask, r), age = (double)(f->ask->now_ns - r->spec->arrival_ns);
+    l->taken++;
+    for (int i = 1; i <= k->n_sizes; i++) {
+        double until = until_ns(f, k, i, l->prompts), first = prompts_ns(k, i, l->done);
+        double over = l->taken - (l->seats - l->answers);
+        double seat = over > 0 ? over / l->seats * tokens * k->after_ns : 0;
+        first = first > seat ? first : seat;
+        double rest = answer_ns(first, tokens - 1, until, k->ns[i], k->after_ns);
+        k->sum[i] += 2 * first + rest;
+        if (!r->first_token_ns)
+            k->sum[i] += past(first + age, r->spec->slo_ttft_ms);
+        k->sum[i] += tokens > 1 ? past(rest / (tokens - 1), r->spec->slo_tpot_ms) * (tokens - 1) : 0;
+        k->queue[i] = first > k->queue[i] ? first : k->queue[i];
+    }
+}
+
+/* One that answers: it is in no certain group, so in the average one of each kind. */
+static void add_answer(struct forecaster *f, const struct request *r)
+{
+    double tokens = answer_of(f->ask, r);
+    for (int j = 0; j < f->n_kinds; j++) {
+        struct kind *k = &f->kinds[j];
+        double share = k->size * k->n / f->ranks;
+        for (int i = 1; i <= k->n_sizes; i++) {
+            double ns = answer_ns(0, tokens, until_ns(f, k, i, k->prompts / k->n), k->ns[i], k->after_ns);
+            k->sum[i] += share * (ns + past(ns / tokens, r->spec->slo_tpot_ms) * tokens);
+        }
+    }
+}
+
+/* A switch finds room for the KV of all that run: each goes to the group with the most, and until it has moved it takes
+ * room in both. */
+static bool has_room(struct forecaster *f)
+{
+    const struct world *w = f->w;
+    int blocks = w->kv.n_blocks;
+    double room[MAX_RANKS];
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        int n = kv_available(&w->kv, partition_group(&w->partition, i)->place);
+        blocks = n < blocks ? n : blocks;
+    }
+    for (int i = 0; i < f->ask->n; i++)
+        room[i] = (double)blocks * w->shape.tokens_per_block[f->ask->sizes[i]];
+    for (int k = 0; k < w->running.n; k++) {
+        int best = 0;
+        for (int i = 1; i < f->ask->n; i++)
+            best = room[i] > room[best] ? i : best;
+        room[best] -= w->running.items[k]->n_tokens + w->shape.tokens_per_block[f->ask->sizes[best]];
+        if (room[best] < 0)
+            return false;
+    }
+    return true;
+}
+
+/* Those whose prompts are to be computed, those that have begun first. Twice: the first round says how much each group
+ * gets. */
+static void add_prompts(struct forecaster *f, bool second)
+{
+    const struct req_queue *queues[] = {&f->w->running, &f->w->waiting};
+    for (int i = 0; i < f->ask->n; i++) {
+        f->lanes[i].prompts = f->lanes[i].done;
+        f->lanes[i].kind->prompts += f->lanes[i].done;
+        f->lanes[i].done = 0;
+    }
+    for (int q = 0; q < 2; q++)
+        for (int i = 0; i < queues[q]->n; i++) {
+            const struct request *r = queues[q]->items[i];
+            if (!counts(r) || (r->state == REQ_RUNNING && request_decoding(r)))
+                continue;
+            struct lane *l = deal(f, request_remaining(r));
+            if (second)
+                add_prompt(f, l, r);
+        }
+}
+
+/* The largest size that was looked at holds all that waits: what comes meanwhile may fill the step. */
+static int step_tokens(const struct kind *k, int most)
+{
+    return k->best == k->n_sizes ? most : k->rows[k->best];
+}
+
+/* Requests per ns, fewer and fewer when none comes. */
+static double arrivals_now(const struct world *w, int64_t now_ns)
+{
+    double x = (double)(now_ns - w->last_arrival_ns) * 1e-10;
+    return w->arrival_rate * 1e-9 / (1 + x + x * x / 2 + x * x * x / 6);
+}
+
+const char *forecast_make(const struct world *w, const struct forecast_ask *ask, struct forecast *out)
+{
+    struct forecaster f = {.w = w, .ask = ask};
+    memset(out, 0, sizeof *out);
+    if (ask->prompt > 0 && ask->ahead_ns > 0)
+        f.rate = arrivals_now(w, ask->now_ns);
+    add_load(&f, &w->running);
+    add_load(&f, &w->waiting);
+    const char *why = open_lanes(&f);
+    if (why)
+        return why;
+    if (ask->moves && !has_room(&f))
+        return "the KV of those that run finds no room";
+    add_prompts(&f, false);
+    add_prompts(&f, true);
+    for (int i = 0; i < w->running.n; i++)
+        if (counts(w->running.items[i]) && request_decoding(w->running.items[i]))
+            add_answer(&f, w->running.items[i]);
+    for (int j = 0; j < f.n_kinds; j++) {
+        struct kind *k = &f.kinds[j];
+        add_arrivals(&f, k);
+        k->best = k->n_sizes;
+        for (int i = k->n_sizes - 1; i >= 1; i--)
+            k->best = k->sum[i] < k->sum[k->best] ? i : k->best;
+        out->sum_ns += k->sum[k->best];
+        out->queue_ns = k->queue[k->best] > out->queue_ns ? k->queue[k->best] : out->queue_ns;
+    }
+    for (int i = 0; i < ask->n; i++)
+        out->step_tokens[i] = step_tokens(f.lanes[i].kind, ask->most);
+    return NULL;
+}
