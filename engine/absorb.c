@@ -282,6 +282,7 @@ static void count_step(struct engine *engine, struct group *grp, const struct st
     metrics_add(&engine->metrics, C_STEPS, 1);
     metrics_observe(&engine->metrics, H_ITERATION_TOKENS, s->n_rows);
     metrics_observe(&engine->metrics, H_STEP_SECONDS, (double)grp->last_step_ns * 1e-9);
+    pulse_note(&engine->pulse, grp->id, grp->layout, s->n_rows, grp->last_step_ns);
     if (s->next)
         s->next->posted_ns = engine->now_ns; /* for it the time begins now */
 }

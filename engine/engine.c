@@ -112,6 +112,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     int rc = open_world(engine, e);
     if (!rc) {
         engine->started_ns = engine->rates.since_ns = engine->now_ns;
+        pulse_clear(&engine->pulse, engine->now_ns);
         engine->was_idle = engine->saw_empty = true;
         engine->due_ns = INT64_MAX;
         plan_init(&engine->plan, &engine->world);
@@ -344,6 +345,10 @@ void engine_take(struct engine *engine, struct engine_message *m)
         break;
     case IN_STATE:
         text = engine_state_json(engine, &n);
+        reply(engine, m->tag, 0, text, n);
+        break;
+    case IN_PULSE:
+        text = engine_pulse_json(engine, m->n, &n);
         reply(engine, m->tag, 0, text, n);
         break;
     case IN_RESET_PREFIX_CACHE:

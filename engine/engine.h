@@ -112,13 +112,15 @@ void engine_destroy(struct engine *engine); /* after engine_run returned */
 
 /* ---- in */
 enum engine_in {
-    IN_SUBMIT,   /* payload: struct request_spec * (moves) */
-    IN_CANCEL,   /* tag; code: enum ending to report (END_ABORT, or END_STOP when the front found a stop string) */
-    IN_POLICY,   /* payload: struct policy * (heap, moves): goes live at the next step boundary; answered by EV_REPLY */
-    IN_PARAMS,   /* payload: char * JSON text (moves), n: bytes; answered by EV_REPLY */
-    IN_METRICS,  /* answered by EV_REPLY: payload char * text */
-    IN_STATE,    /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
-    IN_ROLLBACK, /* the previous good policy becomes live again; answered by EV_REPLY */
+    IN_SUBMIT,  /* payload: struct request_spec * (moves) */
+    IN_CANCEL,  /* tag; code: enum ending to report (END_ABORT, or END_STOP when the front found a stop string) */
+    IN_POLICY,  /* payload: struct policy * (heap, moves): goes live at the next step boundary; answered by EV_REPLY */
+    IN_PARAMS,  /* payload: char * JSON text (moves), n: bytes; answered by EV_REPLY */
+    IN_METRICS, /* answered by EV_REPLY: payload char * text */
+    IN_STATE,   /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
+    IN_PULSE, /* n: the newest switch (its serial) that the asker knows. Answered by EV_REPLY: payload char * JSON, what
+                 happened since the last IN_PULSE: for one watcher, who looks a few times a second */
+    IN_ROLLBACK,           /* the previous good policy becomes live again; answered by EV_REPLY */
     IN_RESET_PREFIX_CACHE, /* cached blocks become free; answered by EV_REPLY */
     IN_DRAIN,              /* take no more; EV_DRAINED when the last request has ended */
     IN_STOP,               /* end everything now (END_ABORT) and return from engine_run */

@@ -8,6 +8,7 @@
 #include "engine/exec/disk_kv.h"
 #include "engine/live.h"
 #include "engine/node.h"
+#include "engine/pulse.h"
 #include "engine/timetable.h"
 
 /* Rates for the periodic log line. */
@@ -61,6 +62,7 @@ struct engine {
     int64_t watch_until_ns;
     int64_t started_ns;
     struct rates rates;
+    struct pulse pulse;
 };
 
 /* outbox.c */
@@ -145,8 +147,10 @@ bool engine_mend(struct engine *engine);
 void engine_end_misfits(struct engine *engine);
 
 /* report.c */
-char *engine_metrics_text(struct engine *engine, size_t *n);  /* heap */
-char *engine_state_json(struct engine *engine, size_t *n);    /* heap */
+char *engine_metrics_text(struct engine *engine, size_t *n); /* heap */
+char *engine_state_json(struct engine *engine, size_t *n);   /* heap */
+/* What happened since the last call, and switches newer than `seen`. Heap. */
+char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n);
 void engine_log_rates(struct engine *engine, int64_t now_ns); /* at most every 10 s, silent when idle */
 
 #endif

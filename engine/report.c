@@ -357,6 +357,111 @@ char *engine_state_json(struct engine *engine, size_t *n)
     return buf_take(&out);
 }
 
+/* ---- for whoever watches live: small whatever the load is */
+
+enum { PULSE_CLASSES = 8 };
+
+/* Requests of a queue by priority; those of more than PULSE_CLASSES of them are left out, and counted by `queue`. */
+static void put_classes(struct buf *out, const struct req_queue *q, int64_t now)
+{
+    struct {
+        int priority, n;
+        int64_t arrival_ns;
+    } c[PULSE_CLASSES];
+    int n = 0;
+    for (int i = 0; i < q->n; i++) {
+        const struct request_spec *s = q->items[i]->spec;
+        int k = 0;
+        while (k < n && c[k].priority != s->priority)
+            k++;
+        if (k == PULSE_CLASSES || q->items[i]->parent)
+            continue;
+        if (k == n) {
+            c[n].priority = s->priority;
+            c[n].n = 0;
+            c[n++].arrival_ns = s->arrival_ns;
+        }
+        c[k].n++;
+        c[k].arrival_ns = s->arrival_ns < c[k].arrival_ns ? s->arrival_ns : c[k].arrival_ns;
+    }
+    buf_putc(out, '[');
+    for (int k = 0; k < n; k++)
+        buf_printf(out, "%s{\"priority\":%d,\"n\":%d,\"oldest_s\":%.3f}", k ? "," : "", c[k].priority, c[k].n,
+                   (double)(now - c[k].arrival_ns) * 1e-9);
+    buf_putc(out, ']');
+}
+
+static void put_steps(struct buf *out, const struct pulse *p, int64_t now)
+{
+    buf_printf(out, ",\"interval_s\":%.6f,\"steps_missed\":%" PRIu64 ",\"steps\":[", (double)(now - p->since_ns) * 1e-9,
+               p->missed);
+    for (int i = 0; i < p->n; i++) {
+        const struct pulse_row *r = &p->rows[i];
+        buf_printf(out, "%s{\"group\":%d,\"n\":%" PRIu64 ",\"rows\":%" PRIu64 ",\"ms\":%.3f", i ? "," : "", r->group,
+                   r->steps, r->rows, (double)r->ns * 1e-6);
+        put_layout(out, "layout", r->layout);
+        buf_putc(out, '}');
+    }
+    buf_putc(out, ']');
+}
+
+static void put_new_switches(struct buf *out, const struct world *w, uint64_t seen, int64_t now)
+{
+    const struct partition *p = &w->partition;
+    const char *comma = "";
+    buf_printf(out, ",\"newest_switch\":%" PRIu64 ",\"switches\":[", p->next_serial - 1);
+    for (uint64_t s = p->next_serial - 1; s > seen && s + SWITCH_EVENTS >= p->next_serial; s--) {
+        const struct switch_event *e = partition_event(p, s);
+        if (!e)
+            continue;
+        buf_puts(out, comma);
+        put_event(out, e, now);
+        comma = ",";
+    }
+    buf_putc(out, ']');
+}
+
+char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
+{
+    const struct world *w = &engine->world;
+    const struct metrics *m = &engine->metrics;
+    int64_t now = clock_now(engine->setup.clock);
+    struct buf out = {0};
+    buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s,\"waiting\":%d,\"running\":%d,\"held\":%d,\"queue\":",
+               (double)(now - engine->started_ns) * 1e-9, engine->draining ? "true" : "false",
+               w->waiting.n - w->n_probes_waiting, w->running.n - w->n_probes_running, w->n_held);
+    put_classes(&out, &w->waiting, now);
+    buf_printf(&out,
+               ",\"totals\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"prompt_tokens\":%" PRIu64
+               ",\"generation_tokens\":%" PRIu64 ",\"preemptions\":%" PRIu64 "},\"ttft\":",
+               w->n_submitted, w->n_ended, m->counters[C_PROMPT_TOKENS], m->counters[C_GENERATION_TOKENS],
+               m->counters[C_PREEMPTIONS]);
+    metrics_put_histogram(m, H_TTFT, &out);
+    buf_puts(&out, ",\"itl\":");
+    metrics_put_histogram(m, H_ITL, &out);
+    put_ranks(&out, w);
+    put_tier(&out, w, w->kv.host_place, "host_kv");
+    put_tier(&out, w, w->kv.disk_place, "disk_kv");
+    buf_puts(&out, ",\"groups\":[");
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        const struct group *g = partition_group(&w->partition, i);
+        buf_printf(&out, "%s{\"id\":%d,\"running\":%d,\"idle\":%s,\"ranks\":", i ? "," : "", g->id, g->n_running,
+                   g->idle ? "true" : "false");
+        put_mask(&out, g->mask);
+        put_layout(&out, "layout", g->layout);
+        buf_putc(&out, '}');
+    }
+    buf_putc(&out, ']');
+    put_steps(&out, &engine->pulse, now);
+    put_new_switches(&out, w, seen, now);
+    buf_puts(&out, ",\"policy\":");
+    live_state(&engine->live, now, &out);
+    buf_putc(&out, '}');
+    pulse_clear(&engine->pulse, now);
+    *n = out.len;
+    return buf_take(&out);
+}
+
 void engine_log_rates(struct engine *engine, int64_t now)
 {
     const struct world *w = &engine->world;

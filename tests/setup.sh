@@ -37,6 +37,8 @@ san:thread                | test | gcc              | libtsan             | gcc-
 hdr:simde/x86/f16c.h      | test | libsimde-dev     | simde-devel         | simde
 cmd:curl                  | test | curl             | curl                | curl
 cmd:spin                  | test | spin             | spin                | spin
+cmd:chromium              | all  | chromium         | chromium            | chromium
+cmd:chromedriver          | all  | chromium-driver  | chromedriver        | chromium
 TABLE
 }
 
@@ -53,11 +55,12 @@ present() {
 }
 declare -A san_names=([address]=asan [undefined]=ubsan [thread]=tsan)
 
-# missing WHO COLUMN: the packages of that column whose probe fails; WHO is run or test (test includes run).
+# missing WHO COLUMN: the packages of that column whose probe fails; WHO is run, test or all (each includes those
+# before).
 missing() {
     requirements | while IFS='|' read -r probe who names; do
         probe=${probe// /} who=${who// /}
-        if { [ "$who" = run ] || [ "$1" = test ]; } && ! present "$probe"; then
+        if [[ "$1 $who" =~ ^(all .*|test (test|run)|run run)$ ]] && ! present "$probe"; then
             cut -d'|' -f"$2" <<<"$names" | tr -d ' '
         fi
     done | sort -u | tr '\n' ' '

@@ -8,6 +8,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/draft/suffix.h"
+#include "engine/serve/room/room.h"
 
 enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params: their own limits say what is wrong */
 
@@ -440,6 +441,11 @@ static void post_drain(struct admin *a, struct http_exchange *x)
     a->drain(a->drain_ctx);
 }
 
+static void get_events(struct admin *a, struct http_exchange *x)
+{
+    events_watch(a->events, x);
+}
+
 /* ---- the table */
 
 static const struct {
@@ -459,12 +465,23 @@ static const struct {
     {HTTP_POST, "/admin/drafts/save", post_save, false},
     {HTTP_POST, "/admin/drafts/load", post_load, false},
     {HTTP_POST, "/admin/drain", post_drain, true},
+    {HTTP_GET, "/admin/events", get_events, false},
 };
 
 static bool matches(const char *pattern, const char *path)
 {
     size_t n = strlen(pattern);
     return pattern[n - 1] == '/' ? strncmp(pattern, path, n) == 0 && path[n] : strcmp(pattern, path) == 0;
+}
+
+/* Not sent by a browser, or by one that shows the control room of this very listener: its host, which is known here. */
+static bool own_page(const struct http_exchange *x)
+{
+    const char *origin = http_head_find(&x->head, "origin"), *site = http_head_find(&x->head, "sec-fetch-site");
+    const char *host = http_head_find(&x->head, "host"), *scheme = origin ? strstr(origin, "://") : NULL;
+    if (site && strcmp(site, "same-origin") && strcmp(site, "none"))
+        return false;
+    return !origin || (host && scheme && strcmp(scheme + 3, host) == 0);
 }
 
 bool admin_admit(struct admin *a, struct http_exchange *x)
@@ -474,8 +491,10 @@ bool admin_admit(struct admin *a, struct http_exchange *x)
         refuse(x, 403, "unknown_host", "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
         return false;
     }
-    if (http_head_find(&x->head, "origin")) {
-        refuse(x, 403, "forbidden", "admin routes are not for browsers");
+    if (x->head.method == HTTP_GET && room_has(x->head.path))
+        return true;
+    if (!own_page(x)) {
+        refuse(x, 403, "forbidden", "admin routes are not for pages of other sites");
         return false;
     }
     if (auth_find(&a->auth, http_head_find(&x->head, "authorization")))
@@ -489,6 +508,10 @@ bool admin_admit(struct admin *a, struct http_exchange *x)
 void admin_handle(struct admin *a, struct http_exchange *x)
 {
     bool path = false;
+    if (x->head.method == HTTP_GET && room_has(x->head.path)) {
+        room_answer(x);
+        return;
+    }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (!matches(table[i].path, x->head.path))
             continue;

@@ -1,7 +1,7 @@
 /* /admin: what an operator does to a running server, on a listener of its own with a key of its own. Browsers are kept
- * out (a request with an Origin is refused, and one to a host name that is not known here: a page can make its own name
- * mean this machine). Everything that changes something is logged. Front thread only. Invariant: no admin route is on
- * the public listener.
+ * out, except on the control room's own page (room/): a request with an Origin that is not this listener's is refused,
+ * and one to a host name that is not known here (a page can make its own name mean this machine). Everything that
+ * changes something is logged. Front thread only. Invariant: no admin route is on the public listener.
  *
  * - GET /admin/policy: the live policy, the one before, generations, params, strikes
  * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one is
@@ -14,6 +14,8 @@
  * - POST /admin/reset_prefix_cache
  * - POST /admin/drafts/save, POST /admin/drafts/load: what was said, for draft tokens, to and from --draft-file
  * - POST /admin/drain: as SIGTERM
+ * - GET /admin/events: server-sent events (room/events.h)
+ * - GET /: the control room, without a key (room/room.h)
  *
  * Where an encoder is served alone there are no policies and no engine: state (of the front) and drain are left. */
 #ifndef SERVE_ADMIN_H
@@ -24,12 +26,14 @@
 #include "engine/serve/http/hosts.h"
 #include "engine/serve/openai/openai.h"
 #include "engine/serve/policies.h"
+#include "engine/serve/room/events.h"
 
 struct admin {
     struct front *front;
     struct openai *openai;
     struct embed_api *embed;
     struct policies *policies;
+    struct events *events;
     struct suffix *suffix; /* NULL: nothing is kept for draft tokens */
     struct auth auth;      /* no key: open */
     struct hosts hosts;

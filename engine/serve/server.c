@@ -21,6 +21,7 @@ struct server {
     struct embed_api embed;
     struct routes routes;
     struct policies policies;
+    struct events watching;
     struct admin admin;
     struct loop *loop;
     struct loop_event *on_outbox, *on_text, *on_embed, *on_tick, *on_guard;
@@ -180,6 +181,7 @@ static void on_tick(void *ctx)
 {
     struct server *s = ctx;
     openai_tick(&s->openai, clock_now(s->setup.clock));
+    events_tick(&s->watching);
     push_drain(s);
     check_drained(s);
 }
@@ -244,12 +246,14 @@ static void init_front(struct server *s)
     counts_init(&f->counts);
     rng_init(&f->rng, seed());
     openai_init(&s->openai, f);
+    events_init(&s->watching, f);
     s->routes = (struct routes){
         .front = f, .openai = &s->openai, .embed = &s->embed, .origins = u->origins, .n_origins = u->n_origins};
     s->admin = (struct admin){.front = f,
                               .openai = &s->openai,
                               .embed = &s->embed,
                               .policies = &s->policies,
+                              .events = &s->watching,
                               .suffix = s->setup.suffix,
                               .drain = drain_by_admin,
                               .drain_ctx = s};

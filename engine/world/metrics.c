@@ -214,6 +214,19 @@ static void render_drafts(const struct metrics *m, const char *label, struct buf
         buf_printf(out, "%s{%s,position=\"%d\"} %llu\n", name, label, i, (unsigned long long)m->draft_accepted_at[i]);
 }
 
+void metrics_put_histogram(const struct metrics *m, enum histogram h, struct buf *json)
+{
+    int n = n_bounds(h);
+    buf_puts(json, "{\"le\":[");
+    for (int i = 0; i < n; i++)
+        buf_printf(json, "%s%g", i ? "," : "", histograms[h].bounds[i]);
+    buf_puts(json, "],\"n\":[");
+    for (int i = 0; i <= n; i++)
+        buf_printf(json, "%s%llu", i ? "," : "", (unsigned long long)m->histograms[h].buckets[i]);
+    buf_printf(json, "],\"sum\":%.9g,\"count\":%llu}", m->histograms[h].sum,
+               (unsigned long long)m->histograms[h].count);
+}
+
 void metrics_render(const struct metrics *m, const char *model_name, struct buf *out)
 {
     struct buf label = {0};

@@ -103,6 +103,8 @@ void metrics_observe(struct metrics *m, enum histogram h, double value);
 struct tenant_counts *metrics_tenant(struct metrics *m, const char *name);
 /* A label value: quotes, backslashes and newlines escaped, in quotes. */
 void metrics_put_label(struct buf *out, const char *value);
+/* {"le": bounds, "n": counts of each and of what lies above, "sum", "count"}, since the start. */
+void metrics_put_histogram(const struct metrics *m, enum histogram h, struct buf *json);
 /* All counters and histograms with the label model_name. */
 void metrics_render(const struct metrics *m, const char *model_name, struct buf *out);
 

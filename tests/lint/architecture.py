@@ -20,6 +20,7 @@ ROOMS = {
     "engine/serve/embed": "vectors, scores",
     "engine/serve/batch": "offline jobs",
     "engine/serve/terminal": "chat",
+    "engine/serve/room": "control room",
     "engine/lab": "simulate",
     "engine/lab/fit": "step times",
     "engine/lab/trace": "traffic",

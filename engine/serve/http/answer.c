@@ -188,6 +188,11 @@ void http_stream_end(struct http_exchange *x)
     finish(x);
 }
 
+size_t http_unsent(const struct http_exchange *x)
+{
+    return conn_backlog(x->conn);
+}
+
 int64_t http_last_put_ns(const struct http_exchange *x)
 {
     return x->streaming ? x->conn->put_ns : x->began_ns;

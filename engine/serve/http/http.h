@@ -100,6 +100,7 @@ void http_answer(struct http_exchange *x, int status, const char *type, const ch
 void http_stream_begin(struct http_exchange *x, int status, const char *type);
 struct buf *http_stream_put(struct http_exchange *x);
 void http_stream_end(struct http_exchange *x);           /* the exchange is over */
+size_t http_unsent(const struct http_exchange *x);       /* bytes of a stream that the client has not taken yet */
 int64_t http_last_put_ns(const struct http_exchange *x); /* when bytes were last put; its beginning when none */
 const char *http_reason(int status);
 

@@ -1,0 +1,18 @@
+# cmake -DFROM=folder -DOUT=file.c -P pack.cmake: the page's files as one C source.
+set(files "/|page.html|text/html" "/page.css|page.css|text/css" "/page.js|page.js|text/javascript")
+set(arrays "")
+set(rows "")
+set(n 0)
+foreach(one ${files})
+    string(REPLACE "|" ";" parts "${one}")
+    list(GET parts 0 path)
+    list(GET parts 1 name)
+    list(GET parts 2 type)
+    file(READ ${FROM}/${name} hex HEX)
+    string(REGEX REPLACE "(..)" "0x\\1," bytes "${hex}")
+    string(APPEND arrays "static const unsigned char file_${n}[] = {${bytes}};\n")
+    string(APPEND rows "    {\"${path}\", \"${type}; charset=utf-8\", file_${n}, sizeof file_${n}},\n")
+    math(EXPR n "${n} + 1")
+endforeach()
+file(WRITE ${OUT} "#include \"engine/serve/room/room_files.h\"\n\n${arrays}\n"
+                  "const struct room_file room_files[] = {\n${rows}};\nconst size_t n_room_files = ${n};\n")

@@ -1,0 +1,471 @@
+// The control room's script. One stream of events (GET /admin/events) feeds every picture, four times a second; orders
+// go out as single calls. What the server says is put into the page as text, never as markup.
+
+const $ = id => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+const WINDOW = 480; // pulses that are kept: two minutes
+const RECENT = 40; // pulses that "now" is about: ten seconds
+
+// ---- small helpers
+
+function node(name, attributes, text) {
+  const n = document.createElement(name);
+  for (const [k, v] of Object.entries(attributes ?? {})) n.setAttribute(k, v);
+  if (text !== undefined) n.textContent = text;
+  return n;
+}
+
+function shape(name, attributes, title) {
+  const n = document.createElementNS(SVG, name);
+  for (const [k, v] of Object.entries(attributes)) n.setAttribute(k, v);
+  if (title) n.append(Object.assign(document.createElementNS(SVG, "title"), {textContent: title}));
+  return n;
+}
+
+const say = (id, text, how) => {
+  const n = $(id);
+  if (n.textContent !== text) n.textContent = text;
+  n.className = how ?? "";
+};
+const seconds = s => s === null ? "–" : s < 1 ? `${(s * 1000).toPrecision(3)} ms` : `${s.toPrecision(3)} s`;
+const count = n => n >= 1e6 ? `${(n / 1e6).toPrecision(3)} M` : n >= 1e4 ? `${(n / 1e3).toPrecision(3)} k`
+  : n >= 100 || Number.isInteger(n) ? String(Math.round(n)) : n.toPrecision(2);
+const layoutName = l => [l.sp > 1 && `SP ${l.sp}`, l.tp > 1 && `TP ${l.tp}`, l.pp > 1 && `PP ${l.pp}`]
+  .filter(Boolean).join(" × ") || "one rank";
+
+// ---- calls, with the key
+
+let key = sessionStorage.getItem("key") ?? "";
+
+function askKey(wrong) {
+  say("ask-wrong", wrong ? "That was not the key." : "", "bad");
+  if (!$("ask").open) $("ask").showModal();
+  return new Promise(done => $("ask").addEventListener("close", () => {
+    key = $("key").value;
+    $("key").value = "";
+    sessionStorage.setItem("key", key);
+    $("forget").hidden = false;
+    done();
+  }, {once: true}));
+}
+
+let asking = null; // one dialog at a time, however many calls want the key
+
+async function call(method, path, body) {
+  for (;;) {
+    const used = key;
+    const r = await fetch(path, {method, body, headers: used ? {Authorization: `Bearer ${used}`} : {}});
+    if (r.status !== 401) return r;
+    if (used === key) {
+      asking ??= askKey(used !== "").finally(() => { asking = null; });
+      await asking;
+    }
+  }
+}
+
+async function answer(method, path, body) {
+  const r = await call(method, path, body);
+  const text = await r.text();
+  let it = null;
+  try {
+    it = JSON.parse(text);
+  } catch {}
+  return {ok: r.ok, status: r.status, text, it, why: it?.error?.message ?? `${r.status} ${text.slice(0, 200)}`};
+}
+
+$("forget").hidden = !key;
+$("forget").onclick = () => {
+  sessionStorage.removeItem("key");
+  location.reload();
+};
+
+// ---- what is known
+
+const pulses = []; // newest last
+const marks = []; // switches: {at, text}
+const log = [];
+
+// The q-quantile of what a histogram of buckets has counted between two looks, or null.
+function quantile(old, now, q) {
+  const n = now.n.map((c, i) => c - (old?.n[i] ?? 0));
+  const all = n.reduce((a, b) => a + b, 0);
+  if (all <= 0) return null;
+  let want = q * all;
+  for (let i = 0; i < n.length; i++) {
+    if (want <= n[i] && n[i] > 0) {
+      const low = i ? now.le[i - 1] : 0;
+      return i < now.le.length ? low + (now.le[i] - low) * want / n[i] : low;
+    }
+    want -= n[i];
+  }
+  return now.le.at(-1);
+}
+
+function note(text, how) {
+  log.unshift({text: `${new Date().toLocaleTimeString()}  ${text}`, how});
+  log.length = Math.min(log.length, 100);
+  $("log").replaceChildren(...log.map(l => node("li", l.how ? {class: l.how} : {}, l.text)));
+}
+
+function takePulse(it) {
+  const before = pulses.at(-1), old = pulses.at(-RECENT);
+  const span = before ? it.uptime_s - before.uptime_s : it.interval_s;
+  if (before && span < 0) pulses.length = 0; // another process
+  const rate = (name, from) => from && it.uptime_s > from.uptime_s
+    ? (it.totals[name] - from.totals[name]) / (it.uptime_s - from.uptime_s) : null;
+  it.seen = {
+    ttft50: quantile(old?.ttft, it.ttft, .5), ttft99: quantile(old?.ttft, it.ttft, .99),
+    itl50: quantile(old?.itl, it.itl, .5), itl99: quantile(old?.itl, it.itl, .99),
+    out: rate("generation_tokens", pulses.at(-4)), in: rate("prompt_tokens", pulses.at(-4)),
+    rate: rate("submitted", old ?? pulses[0]),
+  };
+  pulses.push(it);
+  if (pulses.length > WINDOW) pulses.shift();
+  for (const s of [...it.switches].reverse()) {
+    const at = it.uptime_s - s.ago_s;
+    marks.push({at, it: s});
+    if (before) note(`${s.verb} ranks ${s.ranks.join(", ")}: ${s.outcome}${s.reason ? `, ${s.reason}` : ""}`);
+  }
+  if (marks.length > 256) marks.splice(0, marks.length - 256);
+  if (before && before.policy.active.sha256 !== it.policy.active.sha256)
+    note(`policy ${it.policy.active.name} ${it.policy.active.sha256.slice(0, 12)} is live`);
+}
+
+// ---- pictures
+
+function curve(id, names, format) {
+  const values = names.map(name => pulses.map(p => p.seen[name] ?? p[name] ?? null));
+  const top = Math.max(1e-9, ...values.flat().filter(v => v !== null));
+  const x = i => 480 - (pulses.length - 1 - i) * 480 / (WINDOW - 1);
+  $(id).replaceChildren(...values.map((row, k) => {
+    let d = "", pen = false;
+    row.forEach((v, i) => {
+      if (v !== null) d += `${pen ? "L" : "M"}${x(i).toFixed(1)} ${(88 - 84 * v / top).toFixed(1)}`;
+      pen = v !== null;
+    });
+    return shape("path", {d, class: `s${k}`});
+  }));
+  say(`${id}-top`, `top ${format(top)}`);
+}
+
+const colours = new Map(); // layout -> its class, in the order of appearance
+
+function colourOf(layout) {
+  const name = layoutName(layout);
+  if (!colours.has(name)) colours.set(name, `l${colours.size % 8}`);
+  return colours.get(name);
+}
+
+// The layout that took most of a group's time in one pulse.
+function mainLayout(steps, group) {
+  let best = null;
+  for (const s of steps) if (s.group === group && (!best || s.ms > best.ms)) best = s;
+  return best;
+}
+
+// Pulses that show the same thing of a rank become one rectangle.
+function laneOf(rank) {
+  const runs = [];
+  for (const p of pulses) {
+    const g = p.groups.find(one => one.ranks.includes(rank));
+    const s = g && mainLayout(p.steps, g.id);
+    const what = s ? `${g.id} ${layoutName(s.layout)}` : "";
+    const last = runs.at(-1);
+    if (last?.what === what) {
+      last.to = p.uptime_s;
+      last.steps += s?.n ?? 0;
+    } else {
+      runs.push({what, from: last?.to ?? p.uptime_s - p.interval_s, to: p.uptime_s, group: g, layout: s?.layout, steps: s?.n ?? 0});
+    }
+  }
+  return runs;
+}
+
+function drawLanes(it) {
+  const ranks = it.ranks.map(r => r.id), height = Math.max(8, Math.min(22, 220 / ranks.length)), left = 46;
+  const end = it.uptime_s, x = t => left + (1 - (end - t) / 120) * 600;
+  const all = ranks.length * height, parts = [];
+  ranks.forEach((rank, row) => {
+    const y = row * height;
+    parts.push(shape("rect", {x: left, y: y + 1, width: 600, height: height - 2, class: "quiet"}));
+    for (const r of laneOf(rank)) {
+      if (!r.layout) continue;
+      const from = Math.max(left, x(r.from)), to = x(r.to);
+      if (to > from)
+        parts.push(shape("rect", {x: from, y: y + 1, width: to - from, height: height - 2, class: colourOf(r.layout)},
+          `rank ${rank}, group ${r.group.id} (ranks ${r.group.ranks.join(", ")}): ${layoutName(r.layout)}, ${r.steps} steps`));
+    }
+    if (height >= 10) {
+      const t = shape("text", {x: 0, y: y + height * .72, class: "rank"});
+      t.textContent = `rank ${rank}`;
+      parts.push(t);
+    }
+  });
+  for (const m of marks)
+    if (m.at > end - 120) {
+      const text = `${m.it.verb} ranks ${m.it.ranks.join(", ")}: ${m.it.outcome}. ${m.it.reason}`;
+      parts.push(shape("line", {x1: x(m.at), x2: x(m.at), y1: 0, y2: all, class: "mark"}, text));
+    }
+  $("lanes").setAttribute("viewBox", `0 0 ${left + 600} ${all}`);
+  $("lanes").replaceChildren(...parts);
+  $("legend").replaceChildren(...[...colours].map(([name, colour]) => {
+    const s = node("span"), box = shape("svg", {viewBox: "0 0 1 1", "aria-hidden": "true"});
+    box.append(shape("rect", {width: 1, height: 1, class: colour}));
+    s.append(box, `${name} `);
+    return s;
+  }), node("span", {}, "| red line: a switch"));
+}
+
+function rows(id, list) {
+  $(id).replaceChildren(...list.map(cells => {
+    const tr = node("tr");
+    tr.append(...cells.map(c => node("td", {}, c)));
+    return tr;
+  }));
+}
+
+function drawSwitches(it) {
+  rows("switches", marks.slice(-50).reverse().map(({at, it: s}) => [
+    `${Math.max(0, it.uptime_s - at).toFixed(0)} s ago`, s.verb, s.ranks.join(", "), s.outcome,
+    `${s.worst_stall_ms.toFixed(1)} ms`, s.reason]));
+}
+
+function drawKv(it) {
+  const lines = it.ranks.map(r => [r.alive ? `rank ${r.id}` : `rank ${r.id} failed`, r.kv]);
+  if (it.host_kv) lines.push(["host", it.host_kv]);
+  if (it.disk_kv) lines.push(["disk", it.disk_kv]);
+  $("kv").replaceChildren(...lines.map(([name, kv]) => {
+    const row = node("div", {class: "kvrow"}), total = Math.max(1, kv.total);
+    const bar = shape("svg", {viewBox: "0 0 100 12", preserveAspectRatio: "none", "aria-hidden": "true"});
+    bar.append(shape("rect", {width: 100, height: 12, class: "f-free"}),
+      shape("rect", {width: 100 * (kv.held + kv.cached) / total, height: 12, class: "f-cached"}),
+      shape("rect", {width: 100 * kv.held / total, height: 12, class: "f-held"}));
+    row.append(node("span", {}, name), bar, node("span", {}, `${count(kv.held)} + ${count(kv.cached)} of ${count(kv.total)}`));
+    return row;
+  }));
+}
+
+function drawNow(it) {
+  const s = it.seen;
+  for (const name of ["ttft50", "ttft99", "itl50", "itl99"]) say(name, seconds(s[name]));
+  for (const name of ["out", "in", "rate"]) say(name, s[name] === null ? "–" : `${count(s[name])}/s`);
+  say("running", count(it.running));
+  say("waiting", it.held ? `${count(it.waiting)}, ${count(it.held)} held` : count(it.waiting));
+  const kv = it.ranks.reduce((a, r) => ({held: a.held + r.kv.held, total: a.total + r.kv.total}), {held: 0, total: 0});
+  say("kvuse", `${(100 * kv.held / Math.max(1, kv.total)).toFixed(1)}%`);
+  rows("classes", it.queue.map(c => [c.priority, count(c.n), seconds(c.oldest_s)]));
+}
+
+// ---- the policy
+
+function field(name, p) {
+  const label = node("label", {}, name), pair = node("span", {class: "pair"});
+  const box = node("input", {type: typeof p.value === "number" ? "number" : "text", name, step: "any", "aria-label": name});
+  box.value = String(p.value);
+  const send = v => patch(name, typeof p.value === "number" ? Number(v) : typeof p.value === "boolean" ? v === "true" : v);
+  if (typeof p.value === "number" && Number.isFinite(p.min) && Number.isFinite(p.max)) {
+    const slide = node("input", {type: "range", min: p.min, max: p.max, step: "any", "aria-label": `${name}, slider`});
+    slide.value = p.value;
+    slide.oninput = () => { box.value = Number(slide.value).toPrecision(4); };
+    slide.onchange = () => send(slide.value);
+    box.min = p.min;
+    box.max = p.max;
+    pair.append(slide);
+  }
+  box.onchange = () => send(box.value);
+  pair.append(box);
+  label.append(pair, node("small", {}, `${p.doc ?? ""} (default ${p.default})`));
+  return label;
+}
+
+let shown = ""; // which policy's params the form has
+
+async function patch(name, value) {
+  const r = await answer("PATCH", "/admin/policy/params", JSON.stringify({[name]: value}));
+  say("params-said", r.ok ? `${name} is ${value}` : r.why, r.ok ? "good" : "bad");
+  if (r.ok) note(`${name} = ${value}`);
+  shown = "";
+}
+
+function drawPolicy(it) {
+  const p = it.policy, a = p.active;
+  say("p-name", a.name);
+  say("p-sha", a.sha256.slice(0, 12));
+  say("p-doc", a.doc ?? "");
+  say("p-previous", p.previous ? `${p.previous.name} ${p.previous.sha256.slice(0, 12)}` : "–");
+  say("p-strikes", String(p.strikes), p.strikes ? "bad" : "");
+  say("p-fallback", String(Object.values(p.fallback_steps).reduce((x, y) => x + y, 0)));
+  say("p-withdrawn", String(p.withdrawn), p.withdrawn ? "bad" : "");
+  say("p-error", p.last_error || "none");
+  const state = `${a.sha256} ${JSON.stringify(a.params)}`;
+  if (state === shown || $("params").contains(document.activeElement)) return;
+  shown = state;
+  $("params").replaceChildren(...Object.entries(a.params ?? {}).map(([name, one]) => field(name, one)));
+}
+
+$("params").onsubmit = e => e.preventDefault();
+
+// ---- the editor
+
+let line = 0; // where the error is; 0: none
+let edited = 0; // counts changes, so that only the newest check is shown
+
+function drawLines() {
+  const n = $("source").value.split("\n").length;
+  $("lines").replaceChildren(...Array.from({length: n}, (_, i) => i + 1 === line ? node("b", {}, `${i + 1}\n`) : `${i + 1}\n`));
+  $("lines").scrollTop = $("source").scrollTop;
+}
+
+function goTo(at) {
+  const text = $("source").value.split("\n"), from = text.slice(0, at - 1).join("\n").length + (at > 1 ? 1 : 0);
+  $("source").focus();
+  $("source").setSelectionRange(from, from + (text[at - 1] ?? "").length);
+}
+
+async function check() {
+  const mine = ++edited, name = encodeURIComponent($("name").value);
+  const r = await answer("POST", `/admin/policy/check?name=${name}`, $("source").value);
+  if (mine !== edited) return false;
+  line = r.ok ? 0 : r.it?.error?.line ?? 0;
+  say("said", r.ok ? "It passes its tests and the dry runs." : r.why, r.ok ? "good" : "bad");
+  if (line) {
+    const b = node("button", {type: "button"}, `go to line ${line}`);
+    b.onclick = () => goTo(line);
+    $("said").append(" ", b);
+  }
+  $("report").hidden = !r.ok;
+  say("report", r.it?.report ?? "");
+  $("live").disabled = !r.ok;
+  drawLines();
+  return r.ok;
+}
+
+let later = 0;
+
+function changed() {
+  edited++;
+  $("live").disabled = true;
+  drawLines();
+  clearTimeout(later);
+  later = setTimeout(check, 700);
+}
+
+async function order(method, path, body, done) {
+  const r = await answer(method, path, body);
+  say("said", r.ok ? done : r.why, r.ok ? "good" : "bad");
+  note(r.ok ? done : r.why, r.ok ? "" : "bad");
+  if (!r.ok && r.it?.error?.line) {
+    line = r.it.error.line;
+    drawLines();
+  }
+  listFiles();
+}
+
+async function listFiles() {
+  const r = await answer("GET", "/admin/policies");
+  const now = $("files").value;
+  $("files").replaceChildren(...(r.it?.files ?? []).map(f => node("option", {value: f}, f)));
+  if (now) $("files").value = now;
+}
+
+$("source").oninput = changed;
+$("source").onscroll = () => { $("lines").scrollTop = $("source").scrollTop; };
+$("source").onkeydown = e => {
+  if (e.key !== "Tab" || e.shiftKey || e.ctrlKey || e.altKey) return;
+  if ($("source").dataset.leave) return delete $("source").dataset.leave; // Escape, Tab: out of the editor
+  e.preventDefault();
+  document.execCommand("insertText", false, "    ");
+};
+$("source").onkeyup = e => { if (e.key === "Escape") $("source").dataset.leave = "1"; };
+$("check").onclick = check;
+$("live").onclick = () => order("PUT", `/admin/policies/${encodeURIComponent($("name").value)}`, $("source").value,
+  `${$("name").value} is live.`);
+$("back").onclick = () => order("POST", "/admin/policy/rollback", undefined, "The policy before it is live again.");
+$("from").onchange = async () => {
+  const f = $("from").files[0];
+  if (!f) return;
+  $("source").value = await f.text();
+  $("name").value = f.name.replace(/\.lua$/, "").slice(0, 40);
+  changed();
+};
+$("open").onclick = async () => {
+  const name = $("files").value;
+  const r = await answer("GET", `/admin/policies/${encodeURIComponent(name)}`);
+  if (!r.ok) return say("said", r.why, "bad");
+  $("source").value = r.text;
+  $("name").value = name;
+  changed();
+};
+
+// ---- the stream
+
+let due = false;
+
+function draw() {
+  due = false;
+  const it = pulses.at(-1);
+  if (!it || document.hidden) return;
+  drawNow(it);
+  curve("c-ttft", ["ttft50", "ttft99"], seconds);
+  curve("c-itl", ["itl50", "itl99"], seconds);
+  curve("c-tok", ["out", "in"], count);
+  curve("c-req", ["running", "waiting"], count);
+  drawLanes(it);
+  drawSwitches(it);
+  drawKv(it);
+  drawPolicy(it);
+}
+
+function take(event, data) {
+  const {missed, it} = JSON.parse(data);
+  if (missed) note(`${missed} events passed this page by: it was too slow`);
+  if (event === "pulse") takePulse(it);
+  else if (event === "policy") note(`policy ${it.name}: ${it.result}${it.text ? `, ${it.text}` : ""}`, it.result === "ok" ? "" : "bad");
+  else if (event === "bye") note("the server ends");
+  if (!due) {
+    due = true;
+    requestAnimationFrame(draw);
+  }
+}
+
+async function read(stream) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "", event = "", data = "";
+  for (;;) {
+    const {done, value} = await reader.read();
+    if (done) return;
+    text += value;
+    const whole = text.split("\n");
+    text = whole.pop();
+    for (const l of whole) {
+      if (l.startsWith("event: ")) event = l.slice(7);
+      else if (l.startsWith("data: ")) data = l.slice(6);
+      else if (l === "" && data) {
+        take(event, data);
+        event = data = "";
+      }
+    }
+  }
+}
+
+async function watch() {
+  for (;;) {
+    try {
+      const r = await call("GET", "/admin/events");
+      if (r.ok) {
+        say("link", "live");
+        listFiles();
+        await read(r.body);
+      } else {
+        say("link", `no events: ${r.status}`, "bad");
+      }
+    } catch {
+      // the connection ended; below says so
+    }
+    say("link", "not connected; trying again", "bad");
+    await new Promise(done => setTimeout(done, 2000));
+  }
+}
+
+drawLines();
+watch();

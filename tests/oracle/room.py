@@ -1,0 +1,257 @@
+"""The control room in a real browser (Chromium, headless): $python tests/oracle/room.py --binary BINARY [--keep FOLDER]
+What an operator does on the page, against a server of the simulated device under load. --keep leaves screenshots of
+both themes there. Chromium and its driver come from the distribution's packages."""
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+sys.path.insert(0, "tests/rig")
+os.environ.setdefault("MOONSHIFT_BUILD", "build")
+WAIT_S = 60
+
+
+def browser():
+    o = webdriver.ChromeOptions()
+    o.binary_location = shutil.which("chromium")
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,1900",
+    ):
+        o.add_argument(flag)
+    o.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=o, service=Service(shutil.which("chromedriver")))
+
+
+class Page:
+    def __init__(self, driver, server):
+        self.d, self.s = driver, server
+
+    def __getitem__(self, name):
+        return self.d.find_element(By.ID, name)
+
+    def until(self, what, true):
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            try:
+                if true():
+                    return
+            except Exception:  # the page is drawn anew four times a second
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{what}: never; the page says {self['said'].text!r}, {self['log'].text!r}")
+
+    def write(self, text):
+        self.d.execute_script(
+            "const s = document.getElementById('source'); s.value = arguments[0]; s.dispatchEvent(new Event('input'))",
+            text,
+        )
+
+    def set_param(self, name, value):
+        """In one go: the form is made anew whenever params change."""
+        self.d.execute_script(
+            f"const b = document.querySelector('#params input[name={name}]:not([type=range])');"
+            "b.value = arguments[0]; b.dispatchEvent(new Event('change'))",
+            value,
+        )
+
+    def press(self, *keys):
+        ActionChains(self.d).send_keys(*keys).perform()
+
+
+def load(server, stop):
+    def client(i):
+        while not stop.is_set():
+            c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            body = {"model": "m", "prompt": [3 + i] * 60, "max_tokens": 30, "ignore_eos": True, "priority": i % 2}
+            try:
+                c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+                c.getresponse().read()
+            except OSError:
+                time.sleep(0.1)
+            c.close()
+
+    threads = [threading.Thread(target=client, args=(i,), daemon=True) for i in range(12)]
+    for t in threads:
+        t.start()
+    return threads
+
+
+def the_key_is_asked_for_once(p):
+    p.d.get(f"http://127.0.0.1:{p.s.admin}/")
+    p.until("the dialog", lambda: p["ask"].get_attribute("open") is not None)
+    p["key"].send_keys("wrong", Keys.ENTER)
+    p.until("a second try", lambda: "not the key" in p["ask-wrong"].text)
+    p["key"].send_keys("sesame", Keys.ENTER)
+    p.until("events", lambda: p["link"].text == "live")
+    p.d.refresh()
+    p.until("events after a reload", lambda: p["link"].text == "live")
+    assert "sesame" not in p.d.current_url
+
+
+def numbers_come(p):
+    p.until("a time to first token", lambda: p["ttft50"].text.endswith("s") and p["itl99"].text.endswith("s"))
+    p.until("tokens", lambda: p["out"].text.endswith("/s") and float(p["out"].text.split()[0].split("/")[0]) > 0)
+    p.until("a curve", lambda: p.d.find_elements(By.CSS_SELECTOR, "#c-tok path[d^=M]"))
+    p.until("KV of both ranks", lambda: len(p.d.find_elements(By.CLASS_NAME, "kvrow")) == 2)
+
+
+def a_switch_is_seen_with_its_reason(p):
+    had = len(p["switches"].find_elements(By.TAG_NAME, "tr"))
+    p["name"].clear()
+    p["name"].send_keys("shift")
+    p.write(open("policies/shift.lua").read())
+    p.until("a check that passes", p["live"].is_enabled)
+    p["live"].click()
+    p.until("the other policy", lambda: p["p-name"].text == "shift")
+    p.until("a switch", lambda: len(p["switches"].find_elements(By.TAG_NAME, "tr")) > had)
+    p.until("its mark", lambda: p.d.find_elements(By.CSS_SELECTOR, "#lanes line.mark title"))
+    p.until("layouts in colour", lambda: p.d.find_elements(By.CSS_SELECTOR, "#lanes rect.l0"))
+
+
+def an_error_is_refused_at_its_line(p):
+    p["name"].clear()
+    p["name"].send_keys("mine")
+    good = open("policies/fcfs.lua").read()
+    lines = good.split("\n")
+    lines.insert(4, "local x = os.time()")
+    p.write("\n".join(lines))
+    p.until("a refusal", lambda: "mine.lua:5:" in p["said"].text and "os" in p["said"].text)
+    assert not p["live"].is_enabled()
+    assert p["lines"].find_element(By.TAG_NAME, "b").text.strip() == "5"
+    p["said"].find_element(By.TAG_NAME, "button").click()
+    at = p.d.execute_script(
+        "const s = document.getElementById('source'); return s.value.slice(s.selectionStart, s.selectionEnd)"
+    )
+    assert at == "local x = os.time()", at
+    p.write(good)
+    p.until("it passes", p["live"].is_enabled)
+    assert "ok" in p["report"].text or "passed" in p["report"].text, p["report"].text[:300]
+
+
+def it_goes_live_and_back(p):
+    p["live"].click()
+    p.until("mine is live", lambda: p["p-name"].text == "mine")
+    p.until("it is in the log", lambda: "mine is live" in p["log"].text)
+    p["back"].click()
+    p.until("the one before", lambda: p["p-name"].text == "shift")
+
+
+def a_parameter_is_set(p):
+    p.until("its params", lambda: p.d.find_elements(By.CSS_SELECTOR, "#params input[name=threshold]"))
+    p.set_param("threshold", "77")
+    p.until("it is said", lambda: p["params-said"].text == "threshold is 77")
+    it = json.loads(p.s.ask("GET", "/admin/policy")[1])
+    assert it["active"]["params"]["threshold"]["value"] == 77, it["active"]["params"]
+    p.set_param("threshold", "-5")
+    p.until(
+        "it is refused",
+        lambda: "threshold" in p["params-said"].text and "bad" in p["params-said"].get_attribute("class"),
+    )
+
+
+def it_can_be_used_without_a_mouse(p):
+    p.d.execute_script("document.activeElement.blur(); window.scrollTo(0, 0)")
+    seen = []
+    for _ in range(80):
+        p.press(Keys.TAB)
+        name = p.d.execute_script(
+            "const a = document.activeElement; return a.id || a.getAttribute('href') || a.className"
+        )
+        if name == "source":
+            break
+        seen.append(name)
+    assert name == "source" and "files" in seen and "#policy" in seen, seen
+    p.press(Keys.ESCAPE, Keys.TAB)
+    assert p.d.execute_script("return document.activeElement.id") == "check"
+    for n in p.d.find_elements(By.CSS_SELECTOR, "input, select, button, textarea"):
+        named = p.d.execute_script(
+            "const n = arguments[0]; return n.labels?.length || n.textContent.trim() || n.getAttribute('aria-label')", n
+        )
+        assert named, n.get_attribute("outerHTML")
+
+
+def both_themes_have_contrast(p):
+    for theme in ("light", "dark"):
+        p.d.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+        )
+        for name in ("p-name", "p-doc", "said"):
+            ratio = p.d.execute_script(CONTRAST, p[name])
+            assert ratio >= 4.5, (theme, name, ratio)
+        if KEEP:
+            time.sleep(1)
+            p.d.save_screenshot(os.path.join(KEEP, f"room-{theme}.png"))
+
+
+CONTRAST = """
+const lum = c => { const [r, g, b] = c.match(/[\\d.]+/g).slice(0, 3).map(v => (v /= 255) <= .03928 ? v / 12.92
+  : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+let n = arguments[0], ground;
+const ink = lum(getComputedStyle(n).color);
+while (!ground || ground === 'rgba(0, 0, 0, 0)') { ground = getComputedStyle(n).backgroundColor; n = n.parentElement; }
+const g = lum(ground);
+return (Math.max(ink, g) + .05) / (Math.min(ink, g) + .05);
+"""
+
+
+def nothing_went_wrong_in_the_browser(p):
+    wrong = [
+        m
+        for m in p.d.get_log("browser")
+        if m["level"] == "SEVERE" and " 401 " not in m["message"] and "/admin/polic" not in m["message"]
+    ]  # what was refused on purpose above
+    assert not wrong, wrong
+
+
+CASES = [
+    the_key_is_asked_for_once,
+    numbers_come,
+    a_switch_is_seen_with_its_reason,
+    an_error_is_refused_at_its_line,
+    it_goes_live_and_back,
+    a_parameter_is_set,
+    it_can_be_used_without_a_mouse,
+    both_themes_have_contrast,
+    nothing_went_wrong_in_the_browser,
+]
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--binary", required=True)
+parser.add_argument("--keep")
+options = parser.parse_args()
+KEEP = options.keep
+os.environ["MOONSHIFT_BUILD"] = os.path.dirname(options.binary)
+
+from serving import Server  # noqa: E402
+
+failed = 0
+with Server("--admin-key", "sesame", policy="static:dp=2") as server:
+    stop, driver = threading.Event(), browser()
+    clients, page = load(server, stop), Page(driver, server)
+    for case in CASES:
+        try:
+            case(page)
+        except Exception as e:  # each is reported, and the others still run
+            failed += 1
+            print(f"{case.__name__}: {type(e).__name__}: {str(e)[:2000]}")
+    driver.quit()
+    stop.set()
+    for t in clients:
+        t.join()
+print(f"{len(CASES) - failed} passed, {failed} failed")
+sys.exit(1 if failed else 0)
