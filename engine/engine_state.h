@@ -8,6 +8,7 @@
 #include "engine/exec/disk_kv.h"
 #include "engine/live.h"
 #include "engine/node.h"
+#include "engine/story.h"
 #include "engine/timetable.h"
 
 /* Rates for the periodic log line. */
@@ -23,6 +24,7 @@ struct engine {
     struct world world;
     struct metrics metrics;
     struct live live;
+    struct stories stories;
     struct plan plan;
     struct node node;
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */

@@ -35,6 +35,8 @@ struct knobs {
     int fail_rank;
     uint64_t fail_at_step;
     int outbox_events; /* 0: no bound */
+    int stories;       /* of requests that have ended; 0: none at all */
+    int host_blocks;   /* of host memory for KV; 0: none */
     struct policy policy;
 };
 
@@ -60,6 +62,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .fail_rank = k->fail_rank,
                              .fail_at_step = k->fail_at_step,
                              .outbox_events = k->outbox_events,
+                             .story_keep = k->stories,
                              .kv_dtype = DT_F16,
                              .block_size = 16,
                              .clock = &t->clock,
@@ -67,6 +70,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
+    s.host_kv_bytes = (size_t)k->host_blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
     if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }
