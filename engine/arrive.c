@@ -64,7 +64,8 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     metrics_add(&engine->metrics, C_PROMPT_TOKENS, (uint64_t)s->n_prompt);
     struct view v;
     view_init(&v, &engine->world, now);
-    story_begin(&engine->stories, r, v.n_idle > 0, now);
+    bool may = world_eligible(&engine->world, r);
+    story_begin(&engine->stories, r, !may ? PART_SIBLING : v.n_idle ? PART_ENGINE : PART_STEP, now);
     engine->saw_empty = false;
     struct admission a = {.key = r->key, .retry_after_s = -1};
     live_admit(&engine->live, r, &v, &a);

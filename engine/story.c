@@ -136,7 +136,7 @@ void story_turn(struct stories *s, struct story *t, const struct story_now *is, 
 
 /* ---- what happens to a request */
 
-void story_begin(struct stories *s, struct request *r, bool group_idle, int64_t now_ns)
+void story_begin(struct stories *s, struct request *r, enum story_part first, int64_t now_ns)
 {
     const struct request_spec *spec = r->spec;
     if (!s->keep || r->parent)
@@ -149,7 +149,7 @@ void story_begin(struct stories *s, struct request *r, bool group_idle, int64_t 
     t->arrival_ns = spec->arrival_ns < now_ns ? spec->arrival_ns : now_ns;
     t->now = (struct story_span){.from_ns = t->arrival_ns, .part = PART_FRONT, .words = -1};
     s->n_open++;
-    story_turn(s, t, &(struct story_now){.part = group_idle ? PART_ENGINE : PART_STEP}, now_ns);
+    story_turn(s, t, &(struct story_now){.part = first, .behind = first == PART_SIBLING ? spec->leader : 0}, now_ns);
 }
 
 void story_hold(struct stories *s, struct request *r, int64_t now_ns)

@@ -87,7 +87,7 @@ void stories_init(struct stories *s, int keep);
 void stories_free(struct stories *s); /* no request is live */
 
 /* ---- what happens to a request; each does nothing where there are no stories */
-void story_begin(struct stories *s, struct request *r, bool group_idle, int64_t now_ns);
+void story_begin(struct stories *s, struct request *r, enum story_part first, int64_t now_ns); /* why it waits now */
 void story_hold(struct stories *s, struct request *r, int64_t now_ns); /* its admission held it back */
 /* A step in which it took part has been taken in; stays: it is in the one behind, too. */
 void story_step_over(struct stories *s, struct request *r, int n_tokens, bool stays, int64_t now_ns);

@@ -30,6 +30,13 @@ struct facts {
     bool any_held;                 /* some group takes no step because of an order, or of weights to come */
 };
 
+/* Did x come after r? Not: into the queue, which is as the front got ready with them. */
+static bool came_later(const struct request *x, const struct request *r)
+{
+    int64_t a = x->spec->arrival_ns, b = r->spec->arrival_ns;
+    return a != b ? a > b : x->order > r->order;
+}
+
 static uint64_t largest_chunk(const struct plan_batch *b)
 {
     const struct plan_item *best = NULL;
@@ -76,7 +83,7 @@ static void look_at_plan(struct facts *f)
     for (int i = 0; i < p->n_batches; i++)
         for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++) {
             const struct plan_item *it = &p->batches[i]->items[k];
-            if (it->starts && !it->request->parent && (!f->latest || it->request->order > f->latest->order))
+            if (it->starts && !it->request->parent && (!f->latest || came_later(it->request, f->latest)))
                 f->latest = it->request;
         }
 }
@@ -91,7 +98,7 @@ static struct story_now passed(uint64_t behind)
 /* The plan has used up what was there: for somebody who came later, or before? */
 static struct story_now taken_or(const struct facts *f, const struct request *r, enum story_part lacks)
 {
-    if (f->latest && f->latest->order > r->order)
+    if (f->latest && came_later(f->latest, r))
         return passed(f->latest->spec->tag);
     return (struct story_now){.part = lacks, .behind = f->latest ? f->latest->spec->tag : 0};
 }
@@ -161,7 +168,7 @@ static struct story_now despite_room(const struct facts *f, struct request *r, c
 {
     const struct plan *p = f->plan;
     const struct partition *t = &f->world->partition;
-    if (f->latest && f->latest->order > r->order)
+    if (f->latest && came_later(f->latest, r))
         return passed(f->latest->spec->tag);
     if (f->blocked && f->blocked != r)
         return (struct story_now){.part = PART_BEHIND, .behind = f->blocked->spec->tag};

@@ -20,6 +20,7 @@ enum opts_command {
     CMD_BATCH,
     CMD_POLICY_CHECK,
     CMD_POLICY_TEST,
+    CMD_POLICY_WHY,
     CMD_LUA_PATH,
     CMD_SIMULATE,
     CMD_REPRODUCE,
@@ -112,6 +113,8 @@ struct opts {
     /* policy check, policy test */
     char *file;
     bool watch;
+    /* policy why */
+    char *why_id, *why_file, *why_recording; /* NULL: not given */
     /* lua-path */
     bool cpath;
     /* simulate */

@@ -342,6 +342,8 @@ static const struct opt_row rows[] = {
     {"error-file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_BATCH, AT(errors), "FILE", NULL, 0, 0, NULL,
      "a line for each request that was refused (default: the output file's name and .errors)"},
 
+    {"file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_WHY, AT(why_file), "FILE", NULL, 0, 0, NULL,
+     "what GET /admin/requests answered; - is stdin"},
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
      "run again whenever these files change, until Ctrl-C"},
     {"cpath", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_PATH, AT(cpath), NULL, "false", 0, 0, NULL,
