@@ -59,6 +59,7 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
         ev.n = strlen(f->why);
     }
     engine_tell_rest(engine, r);
+    story_end(&engine->stories, r, f->how, now);
     world_end(&engine->world, r, f->how);
     engine_emit(engine, &ev);
 }
@@ -118,6 +119,7 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
     if (!r->first_token_ns) {
         r->first_token_ns = now;
         metrics_observe(&engine->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
+        story_first_token(&engine->stories, r, now);
     } else {
         if (r->switched_by)
             partition_note_token(&engine->world.partition, r, now - r->last_token_ns);
@@ -176,6 +178,7 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     struct request *r = request_find(&engine->world.requests, it->id);
     ASSERT(r && r->busy);
     r->busy = s->next != NULL;
+    story_step_over(&engine->stories, r, it->n_tokens, r->busy, now);
     if (!r->lost && !(r->finishing && s->prev)) /* of a step behind the one in which it ended nothing counts */
         world_commit(&engine->world, r, r->n_computed + it->n_tokens);
     request_note_progress(r, now);
@@ -224,6 +227,7 @@ static void absorb_failed(struct engine *engine, const struct step *s, const str
         ASSERT(r && r->busy);
         bool lost = r->lost;
         r->busy = r->lost = false;
+        story_step_over(&engine->stories, r, s->items[i].n_tokens, false, engine->now_ns);
         if (r->finishing)
             engine_end_request(engine, r, &(struct request_end){.how = r->finish_as, .retry_after_s = -1});
         else if (lost)

@@ -64,6 +64,8 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     metrics_add(&engine->metrics, C_PROMPT_TOKENS, (uint64_t)s->n_prompt);
     struct view v;
     view_init(&v, &engine->world, now);
+    bool may = world_eligible(&engine->world, r);
+    story_begin(&engine->stories, r, !may ? PART_SIBLING : v.n_idle ? PART_ENGINE : PART_STEP, now);
     engine->saw_empty = false;
     struct admission a = {.key = r->key, .retry_after_s = -1};
     live_admit(&engine->live, r, &v, &a);
@@ -73,5 +75,7 @@ void engine_submit(struct engine *engine, struct request_spec *s)
             &(struct request_end){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
     else
         admission_obey(&a, &engine->world, r, now);
+    if (!a.refused && r->held_until_ns)
+        story_hold(&engine->stories, r, now);
     engine->changed = true;
 }

@@ -139,5 +139,6 @@ void engine_disk_done(struct engine *engine, struct disk_job *j)
     engine->n_moving--;
     engine_note_change(engine);
     world_copy_done(w, v, engine->now_ns);
+    engine->stories.stale = true;
     disk_job_free(j);
 }

@@ -108,6 +108,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         engine->setup.ffn = &engine->ffn;
     }
     metrics_init(&engine->metrics);
+    stories_init(&engine->stories, s->story_keep);
     engine->inbox = queue_create(sizeof(struct engine_message), 0, false);
     int rc = open_world(engine, e);
     if (!rc) {
@@ -191,6 +192,7 @@ void engine_destroy(struct engine *engine)
     queue_destroy(engine->inbox);
     queue_destroy(engine->outbox);
     world_free(&engine->world);
+    stories_free(&engine->stories);
     mem_free(engine);
 }
 
@@ -297,6 +299,27 @@ static void roll_back(struct engine *engine, uint64_t tag)
     reply_policy(engine, tag, rc, &e);
 }
 
+static void tell_story(struct engine *engine, const struct engine_message *m)
+{
+    const struct stories *s = &engine->stories;
+    struct buf out = {0};
+    int rc = s->keep ? 0 : E_UNSUPPORTED;
+    if (rc) {
+        buf_puts(&out, "no stories of requests are kept: --request-history is 0");
+    } else if (!m->payload) {
+        stories_put_slowest(s, &engine->world, (int)m->n, engine->now_ns, &out);
+    } else if (!stories_put_id(s, &engine->world, m->payload, engine->now_ns, &out)) {
+        rc = E_NOTFOUND;
+        buf_printf(&out,
+                   "no request is known by that id: the last %d that ended are kept (--request-history), and those "
+                   "that were turned away are not",
+                   s->keep);
+    }
+    mem_free(m->payload);
+    size_t n = out.len;
+    reply(engine, m->tag, rc, buf_take(&out), n);
+}
+
 static void stop_all(struct engine *engine)
 {
     engine->stopping = true;
@@ -350,6 +373,9 @@ void engine_take(struct engine *engine, struct engine_message *m)
     case IN_PULSE:
         text = engine_pulse_json(engine, m->n, &n);
         reply(engine, m->tag, 0, text, n);
+        break;
+    case IN_STORY:
+        tell_story(engine, m);
         break;
     case IN_RESET_PREFIX_CACHE:
         kv_forget_cached(&engine->world.kv);
@@ -532,7 +558,9 @@ bool engine_turn(struct engine *engine)
     engine_tend_probes(engine);
     note_idle(engine);
     tell_embed(engine); /* a policy may have begun, or ended */
+    engine->stories.stale |= n_freed > 0;
     if (!engine_mend(engine) || !should_decide(engine, now)) {
+        stories_look(&engine->stories, &engine->world, now);
         if (did || waited || n_freed)
             tell_turned(engine, NULL);
         return did;
@@ -544,6 +572,7 @@ bool engine_turn(struct engine *engine)
     engine->n_idle_wakes = engine->saw_empty ? engine->n_idle_wakes + 1 : 0;
     engine->world.step++;
     live_step(&engine->live, &v, &engine->plan);
+    stories_decided(&engine->stories, &engine->plan);
     tell_turned(engine, &engine->plan);
     enact(engine, &engine->plan);
     tell_embed(engine);

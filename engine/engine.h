@@ -101,6 +101,7 @@ struct engine_setup {
     char model_name[128];
     int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
                           virtual time no bound */
+    int story_keep;    /* requests that ended whose stories are kept (engine/story.h); 0: no stories */
     bool quiet;        /* no log lines */
     bool quiet_stats;  /* no periodic line of rates */
 };
@@ -129,6 +130,9 @@ enum engine_in {
     IN_REPLICA_DONE,       /* from a rank: payload struct replica_task * */
     IN_RESHARD_DONE,       /* from a rank: payload struct reshard_task * */
     IN_DISK_DONE,          /* from the disk: payload struct disk_job * */
+    IN_STORY,              /* payload: char * the id of a request (moves); NULL: the n slowest. Answered by EV_REPLY:
+                              payload char * JSON (engine/story.h); E_NOTFOUND: nobody is known by it; E_UNSUPPORTED: none are kept
+                            */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };

@@ -9,6 +9,7 @@
 #include "engine/live.h"
 #include "engine/node.h"
 #include "engine/pulse.h"
+#include "engine/story.h"
 #include "engine/timetable.h"
 
 /* Rates for the periodic log line. */
@@ -24,6 +25,7 @@ struct engine {
     struct world world;
     struct metrics metrics;
     struct live live;
+    struct stories stories;
     struct plan plan;
     struct node node;
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */

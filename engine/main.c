@@ -6,6 +6,7 @@
 #include "engine/base/mem.h"
 #include "engine/cli/opts_page.h"
 #include "engine/cli/policy_test.h"
+#include "engine/cli/why.h"
 #include "engine/command/app.h"
 #include "engine/base/version.h"
 
@@ -53,6 +54,8 @@ static int obey(struct app *a, struct err *e)
         return command_policy_check(a, e);
     case CMD_POLICY_TEST:
         return policy_test(a->opts.file, a->opts.watch, &a->status, e);
+    case CMD_POLICY_WHY:
+        return why_command(&a->opts, e);
     case CMD_LUA_PATH:
         return policy_test_path(a->opts.cpath, e);
     case CMD_SIMULATE:

@@ -94,6 +94,7 @@ void engine_move_done(struct engine *engine, struct move *m)
     if (engine->setup.witness && engine->setup.witness->moved)
         engine->setup.witness->moved(engine->setup.witness->ctx, engine->now_ns, m);
     world_copy_done(w, v, engine->now_ns);
+    engine->stories.stale = true;
     move_free(m);
 }
 

@@ -54,6 +54,7 @@ int opts_where(enum opts_command c)
                                [CMD_BATCH] = IN_BATCH,
                                [CMD_POLICY_CHECK] = IN_CHECK,
                                [CMD_POLICY_TEST] = IN_TEST,
+                               [CMD_POLICY_WHY] = IN_WHY,
                                [CMD_LUA_PATH] = IN_PATH,
                                [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
                                [CMD_REPRODUCE] = IN_REPRODUCE,
@@ -231,8 +232,9 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",    "run",       "batch", "policy check", "policy test", "lua-path",
-                                        "simulate", "reproduce", "tune",  "plan",         "regret"};
+    static const char *const names[] = {"serve",       "run",        "batch",    "policy check",
+                                        "policy test", "policy why", "lua-path", "simulate",
+                                        "reproduce",   "tune",       "plan",     "regret"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -343,13 +345,17 @@ static int plain_word(struct parse *p, const char *word)
         o->file = opts_keep(o, word, strlen(word));
         return 0;
     }
+    if (o->command == CMD_POLICY_WHY && i == 0) {
+        o->why_id = opts_keep(o, word, strlen(word));
+        return 0;
+    }
     if (o->command == CMD_REPRODUCE)
         return err_set(p->e, E_INPUT, "there is a word too many: '%.60s' (--only WORD chooses)", word);
     if (opts_where(o->command) & IN_SIMULATE)
         return err_set(p->e, E_INPUT,
                        "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)",
                        word);
-    if (!one_file && o->command != CMD_LUA_PATH && i == 0) {
+    if (!one_file && o->command != CMD_LUA_PATH && o->command != CMD_POLICY_WHY && i == 0) {
         bool negated;
         return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
     }
@@ -468,7 +474,8 @@ static const struct command commands[] = {
     {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE},     {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
     {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
-static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
+static const struct command policy_verbs[] = {
+    {"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}, {"why", CMD_POLICY_WHY}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */
@@ -499,7 +506,8 @@ static int policy_verb(struct parse *p)
     if (!c)
         return err_set(
             p->e, E_INPUT,
-            "moonshift policy check FILE and moonshift policy test FILE|FOLDER are what there is%s%.40s%s%s%s",
+            "moonshift policy check FILE, moonshift policy test FILE|FOLDER and moonshift policy why are what there is"
+            "%s%.40s%s%s%s",
             verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;
     return 0;

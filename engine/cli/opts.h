@@ -20,6 +20,7 @@ enum opts_command {
     CMD_BATCH,
     CMD_POLICY_CHECK,
     CMD_POLICY_TEST,
+    CMD_POLICY_WHY,
     CMD_LUA_PATH,
     CMD_SIMULATE,
     CMD_REPRODUCE,
@@ -97,6 +98,7 @@ struct opts {
     /* logs */
     char *log_level, *log_format;
     bool disable_log_stats, log_requests;
+    int64_t request_history; /* requests that ended whose timelines are kept */
     bool dry_run;
     char *record; /* serve: NULL: not asked for */
     char *config;
@@ -111,6 +113,8 @@ struct opts {
     /* policy check, policy test */
     char *file;
     bool watch;
+    /* policy why */
+    char *why_id, *why_file, *why_recording; /* NULL: not given */
     /* lua-path */
     bool cpath;
     /* simulate */

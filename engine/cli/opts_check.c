@@ -199,6 +199,11 @@ int opts_cross_check(struct opts *o, struct err *e)
                    ? 0
                    : err_set(e, E_INPUT,
                              "which file? moonshift policy test FILE|FOLDER (policies/TESTING.md says what it runs)");
+    if (o->command == CMD_POLICY_WHY)
+        return o->why_file
+                   ? 0
+                   : err_set(e, E_INPUT,
+                             "where is it? --file FILE (or - for stdin), of what GET /admin/requests/ID answers");
     if (o->command == CMD_LUA_PATH)
         return 0;
     if (o->command == CMD_REPRODUCE)

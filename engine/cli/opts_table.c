@@ -310,6 +310,10 @@ static const struct opt_row rows[] = {
      "no line of numbers every 10 s"},
     {"enable-log-requests", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(log_requests), NULL, "false", 0, 0, NULL,
      "a line for each request"},
+    {"request-history", NULL, 0, OPT_COUNT, GROUP_LOGS, IN_SERVE, AT(request_history), "N", "2000", 0, 1000000, NULL,
+     "the timelines of so many requests that have ended are kept for /admin/requests: about 1 KB each, at most 6; 0: "
+     "of "
+     "none, nor of those that are live"},
     {"record", NULL, 0, OPT_TEXT, GROUP_LOGS, IN_SERVE, AT(record), "FILE", NULL, 0, 0, NULL,
      "record arrivals, decisions and step times (no text) for moonshift simulate --trace FILE; the file must not exist "
      "yet"},
@@ -338,6 +342,8 @@ static const struct opt_row rows[] = {
     {"error-file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_BATCH, AT(errors), "FILE", NULL, 0, 0, NULL,
      "a line for each request that was refused (default: the output file's name and .errors)"},
 
+    {"file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_WHY, AT(why_file), "FILE", NULL, 0, 0, NULL,
+     "what GET /admin/requests answered; - is stdin"},
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
      "run again whenever these files change, until Ctrl-C"},
     {"cpath", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_PATH, AT(cpath), NULL, "false", 0, 0, NULL,

@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/draft/suffix.h"
 #include "engine/serve/room/room.h"
+#include "engine/story.h"
 
 enum { ADMIN_BODY = 1 << 20 }; /* more than the largest policy and set of params: their own limits say what is wrong */
 
@@ -357,6 +358,49 @@ static void get_state(struct admin *a, struct http_exchange *x)
     ask(a, x, IN_STATE, NULL, state_came);
 }
 
+/* ---- where the time of requests went */
+
+static void story_came(void *ctx, const struct call_reply *r)
+{
+    struct wait *w = ctx;
+    if (r->code == 0) {
+        answer_json(w, r->text, r->n);
+        return;
+    }
+    refuse(w->x, r->code == E_NOTFOUND ? 404 : 400, err_name(r->code), r->text);
+    free_wait(w);
+}
+
+/* What a query says, a whole number within bounds; otherwise when it is not given. -1: refused. */
+static long read_count(struct http_exchange *x, const char *name, long otherwise, long most)
+{
+    char given[32], *end, text[128];
+    if (!http_query_find(x->head.query, name, given, sizeof given))
+        return otherwise;
+    long n = strtol(given, &end, 10);
+    if (*given >= '0' && *given <= '9' && !*end && n >= 1 && n <= most)
+        return n;
+    snprintf(text, sizeof text, "%s is a whole number from 1 to %ld", name, most);
+    refuse(x, 400, "invalid_value", text);
+    return -1;
+}
+
+static void get_request(struct admin *a, struct http_exchange *x)
+{
+    struct buf id = {0};
+    buf_puts(&id, x->head.path + strlen("/admin/requests/"));
+    ask(a, x, IN_STORY, &id, story_came);
+}
+
+static void get_requests(struct admin *a, struct http_exchange *x)
+{
+    long n = read_count(x, "slowest", 10, STORY_ASKED_MOST);
+    if (n < 0)
+        return;
+    struct wait *w = make_wait(a, x, ask_gone);
+    w->tag = calls_send(&a->front->calls, IN_STORY, NULL, (size_t)n, story_came, w);
+}
+
 static void post_reset(struct admin *a, struct http_exchange *x)
 {
     log_info("admin", "reset of the prefix cache");
@@ -461,6 +505,8 @@ static const struct {
     {HTTP_PATCH, "/admin/policy/params", patch_params, false},
     {HTTP_POST, "/admin/policy/rollback", post_rollback, false},
     {HTTP_GET, "/admin/state", get_state, true},
+    {HTTP_GET, "/admin/requests", get_requests, false},
+    {HTTP_GET, "/admin/requests/", get_request, false},
     {HTTP_POST, "/admin/reset_prefix_cache", post_reset, false},
     {HTTP_POST, "/admin/drafts/save", post_save, false},
     {HTTP_POST, "/admin/drafts/load", post_load, false},

@@ -38,6 +38,7 @@ struct request_spec {
     uint64_t
         leader; /* tag of the first of n > 1 siblings (0: none): this one waits until the leader's prompt is computed */
     int n_siblings;                  /* n of the client's request: sequences of this prompt; 0 counts as 1 */
+    int choice;                      /* of the client's answer, from 0 on */
     char name[NAME_BYTES];           /* the client's request id, for logs */
     char tenant[NAME_BYTES];         /* "" = the default tenant; trusted: it comes from the key */
     char salt[NAME_BYTES + 1088];    /* prefix-cache salt: tenant and cache_salt */
@@ -84,6 +85,8 @@ struct prefix_seen {
 };
 
 enum req_state { REQ_FREE, REQ_WAITING, REQ_RUNNING };
+
+struct story;
 
 struct request {
     req_id id;
@@ -142,6 +145,7 @@ struct request {
     struct token_logprobs *untold_lp; /* [n_untold] theirs, when they were asked for */
     int cap_untold;
     bool ends_with_stop; /* its newest token is a stop id */
+    struct story *story; /* where its time went (engine/story.h): the engine's; NULL: nobody keeps it */
 };
 
 static inline int request_output(const struct request *r)

@@ -34,7 +34,11 @@ struct knobs {
     struct layout start;
     int fail_rank;
     uint64_t fail_at_step;
-    int outbox_events; /* 0: no bound */
+    int model_len;                 /* 0: what fits a rank */
+    int outbox_events;             /* 0: no bound */
+    int stories;                   /* of requests that have ended; 0: none at all */
+    int host_blocks;               /* of host memory for KV; 0: none */
+    const struct backend_ops *ops; /* NULL: backend_sim */
     struct policy policy;
 };
 
@@ -45,12 +49,12 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
     clock_init_virtual(&t->clock, 1000000000);
     if (model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
-    struct engine_setup s = {.ops = backend_sim(),
+    struct engine_setup s = {.ops = k->ops ? k->ops : backend_sim(),
                              .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000},
                              .model = t->model,
                              .limits = {.max_num_seqs = k->seqs,
                                         .max_num_batched_tokens = k->batched,
-                                        .max_model_len = k->blocks * 16,
+                                        .max_model_len = k->model_len ? k->model_len : k->blocks * 16,
                                         .max_num_queued_reqs = k->queued,
                                         .prefix_caching = true,
                                         .starvation_ns = k->starvation_ns,
@@ -60,6 +64,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .fail_rank = k->fail_rank,
                              .fail_at_step = k->fail_at_step,
                              .outbox_events = k->outbox_events,
+                             .story_keep = k->stories,
                              .kv_dtype = DT_F16,
                              .block_size = 16,
                              .clock = &t->clock,
@@ -67,6 +72,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
+    s.host_kv_bytes = (size_t)k->host_blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
     if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }

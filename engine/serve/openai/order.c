@@ -132,8 +132,10 @@ static int make_specs(struct openai_order *o)
                          "accepted in one request",
                          total, (long long)tokens, o->max_specs, ORDER_MAX_TOKENS);
     o->specs = mem_new_array((size_t)total, sizeof *o->specs);
-    for (; o->n_specs < total; o->n_specs++)
+    for (; o->n_specs < total; o->n_specs++) {
         o->specs[o->n_specs] = make_spec(o, &o->prompts.items[o->n_specs / n], o->n_specs % n);
+        o->specs[o->n_specs]->choice = o->n_specs;
+    }
     return 0;
 }
 
