@@ -11,10 +11,10 @@ return {
 
   params = {
     busy = { default = 4, min = 0, max = 1e6, doc = "requests a second from which it is day" },
-    patience = { default = 5, min = 0, max = 1000, doc = "by day: seconds by which 1000 prompt tokens set a request back" },
+    patience = { default = 5, min = 0, max = 1000, doc = "by day: seconds by which 1000 tokens set a request back" },
     day_budget = { default = 1024, min = 1, type = "integer", doc = "tokens per step by day" },
     night_budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step by night" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "by day: requests of the queue to choose from" },
+    window = { default = 32, min = 1, max = 256, type = "integer", doc = "by day: requests to choose from" },
   },
 
   needs = { "waiting.arrival", "waiting.remaining" },

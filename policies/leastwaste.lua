@@ -8,7 +8,7 @@ return {
   lib = { "serve", "victims" },
 
   params = {
-    spare = { default = 0, min = 0, max = 10000, type = "integer", doc = "blocks to free beyond those that are lacking" },
+    spare = { default = 0, min = 0, max = 10000, type = "integer", doc = "blocks to free beyond those lacking" },
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
 

@@ -1,7 +1,7 @@
--- Who would get a first token too late is told so at once, with the time after which another try makes sense, instead of
--- waiting for an answer that nobody reads any more. Too late is what the request wishes (slo_ttft_ms), else `limit_ms`.
--- The time is that until the last of the waiting has its first token, as view.forecast plays it, and that of the prompt
--- itself. Who is in the queue already stays there, and so do lines of batches.
+-- Who would get a first token too late is told so at once, with the time after which another try makes sense, instead
+-- of waiting for an answer that nobody reads any more. Too late is what the request wishes (slo_ttft_ms), else
+-- `limit_ms`. The time is that until the last of the waiting has its first token, as view.forecast plays it, and that
+-- of the prompt itself. Who is in the queue already stays there, and so do lines of batches.
 
 return {
   api = 1,
@@ -21,7 +21,8 @@ return {
     local own = view.groups[1] and view.estimate(view.groups[1], nil, math.min(request.prompt, p.budget)) or 0
     local ms = (total and queue or 0) + own * math.max(1, request.prompt / p.budget)
     if ms > limit and view.n_waiting > 0 then
-      act.refuse(request, p.code, clamp(math.ceil((ms - limit) / 1000), 1, 86400), "the first token would come too late")
+      local after = clamp(math.ceil((ms - limit) / 1000), 1, 86400)
+      act.refuse(request, p.code, after, "the first token would come too late")
     end
   end,
 

@@ -1,6 +1,6 @@
 -- The longest cached prefix first, as SGLang's lpm, with ageing: a second of waiting counts as `ageing` cached tokens,
--- so who has nothing in the cache is overtaken only so long. Only the first `window` of the queue, which is in the order
--- of arrival, are looked at.
+-- so who has nothing in the cache is overtaken only so long. Only the first `window` of the queue, which is in the
+-- order of arrival, are looked at.
 
 return {
   api = 1,
@@ -9,7 +9,7 @@ return {
 
   params = {
     ageing = { default = 500, min = 0, max = 1e6, doc = "cached tokens that a second of waiting makes up for" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests at the head of the queue to choose from" },
+    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests of the queue to choose from" },
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
 
@@ -24,7 +24,9 @@ return {
 
   tests = {
     ["without a cache the first to come is first"] = function(t)
-      local plan = t.step { max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } } }
+      local plan = t.step {
+        max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } },
+      }
       assert(plan[1].name == "early")
     end,
   },

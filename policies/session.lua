@@ -10,7 +10,7 @@ return {
   params = {
     least = { default = 256, min = 1, max = 1e6, type = "integer", doc = "cached tokens from which it is a next turn" },
     patience_ms = { default = 2000, min = 0, max = 3.6e6, doc = "waiting of the first from which nobody overtakes it" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests at the head of the queue to choose from" },
+    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests of the queue to choose from" },
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
 
@@ -31,7 +31,9 @@ return {
 
   tests = {
     ["without a cache the first to come is first"] = function(t)
-      local plan = t.step { max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } } }
+      local plan = t.step {
+        max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } },
+      }
       assert(plan[1].name == "early")
     end,
   },

@@ -45,7 +45,9 @@ return {
       assert(plan[1].name == "batch")
     end,
     ["running background gives way"] = function(t)
-      local plan = t.step { max_num_seqs = 1, running = { { name = "low", priority = 2 } }, waiting = { { name = "high" } } }
+      local plan = t.step {
+        max_num_seqs = 1, running = { { name = "low", priority = 2 } }, waiting = { { name = "high" } },
+      }
       assert(plan.preempted[1] == "low" and plan[1].name == "high")
     end,
   },

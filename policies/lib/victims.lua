@@ -2,8 +2,8 @@
 
 local victims = {}
 
--- Makes room in the group for the first of the waiting, by running requests of lower rank (view.victims). True: somebody
--- has given way, and one group is enough.
+-- Makes room in the group for the first of the waiting, by running requests of lower rank (view.victims). True:
+-- somebody has given way, and one group is enough.
 function victims.give_way(view, act, group)
   local gave = false
   for _, id in ipairs(view.victims(group)) do gave = act.preempt(id, "recompute") or gave end
@@ -29,8 +29,8 @@ function victims.least_waste(view, act, group, lacking)
   while lacking > 0 do
     local least
     for row = 1, running.n do
-      local may = running.group[row] == group.id and not gone[row] and row ~= running.first[1] and running.blocks[row] > 0
-      if may and (not least or running.computed[row] < running.computed[least]) then least = row end
+      local may = running.group[row] == group.id and running.blocks[row] > 0 and row ~= running.first[1]
+      if may and not gone[row] and (not least or running.computed[row] < running.computed[least]) then least = row end
     end
     if not least then return end
     gone[least] = true

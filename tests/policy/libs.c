@@ -8,8 +8,7 @@
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
 
-#define STEP                                                                                                           \
-    "step = function(view, act, p) lib.one.serve(view, act) end"
+#define STEP "step = function(view, act, p) lib.one.serve(view, act) end"
 #define POLICY(libs) "return {\n  api = 1,\n  lib = { " libs " },\n  " STEP ",\n}\n"
 
 static const char serve[] = "local one = {}\n"
@@ -136,11 +135,13 @@ static void what_is_wrong_is_told_with_its_line(void **state)
         {"local a\nb = 4\nreturn {}", "lib/one.lua:2: assignment to the global 'b'"},
         {"local a = nil\na.b = 4\nreturn {}", "lib/one.lua:2: attempt to index"},
         {"return {\n serve = function(view) return view.wating end }", "lib/one.lua:2: view has no 'wating'"},
-        {"return {\n serve = function(view)\n view.n_waiting = 5 end }", "lib/one.lua:3: the policy writes into its view"},
+        {"return {\n serve = function(view)\n view.n_waiting = 5 end }",
+         "lib/one.lua:3: the policy writes into its view"},
         {"return {\n lib = { 'gone' } }", "lib/one.lua:2: there is no lib/gone.lua in "},
         {"return { lib = { 'one' } }", "lib/one.lua:1: libraries name each other in a circle: one, one"},
         {"return { lib = { two = 'two' } }", "lib must be a list of names"},
-        {"local x = lib.two\nreturn {}", "lib/one.lua:1: lib, which is filled when the whole file has run, has no 'two'"},
+        {"local x = lib.two\nreturn {}", "lib/one.lua:1: lib, which is filled when the whole file has run, has no "
+                                         "'two'"},
         {"while true do end", "lib/one.lua:1: still running after"},
         {"local t = {}\nfor i = 1, 1e6 do t[i] = { i } end\nreturn t", "out of memory"},
     };
@@ -221,8 +222,8 @@ static int start(void **state)
 static int stop(void **state)
 {
     (void)state;
-    static const char *const names[] = {"one", "two", "three", "four", "kept", "n0", "n1", "n2",
-                                        "n3",  "n4",  "n5",    "n6",   "n7",   "n8"};
+    static const char *const names[] = {"one", "two", "three", "four", "kept", "n0", "n1",
+                                        "n2",  "n3",  "n4",    "n5",   "n6",   "n7", "n8"};
     char lib[200];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         remove_lib(names[i]);
@@ -234,10 +235,8 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_policy_is_made_of_its_libraries),
-        cmocka_unit_test(its_sha256_covers_them),
-        cmocka_unit_test(what_is_wrong_is_told_with_its_line),
-        cmocka_unit_test(there_is_a_limit_to_all_of_it),
+        cmocka_unit_test(a_policy_is_made_of_its_libraries),     cmocka_unit_test(its_sha256_covers_them),
+        cmocka_unit_test(what_is_wrong_is_told_with_its_line),   cmocka_unit_test(there_is_a_limit_to_all_of_it),
         cmocka_unit_test(a_link_may_not_lead_out_of_the_folder),
     };
     return cmocka_run_group_tests(tests, start, stop);

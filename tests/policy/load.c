@@ -57,12 +57,11 @@ static void expect_good(const char *source)
 static void good_ones_load(void **state)
 {
     (void)state;
-    static const char *const files[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua",
-                                        "policies/shift.lua", "policies/flying.lua",   "policies/static.lua",
-                                        "policies/auto.lua",  "policies/sidp.lua",     "policies/bucket.lua",
-                                        "policies/daynight.lua", "policies/leastwaste.lua", "policies/ontime.lua",
-                                        "policies/prefix.lua", "policies/session.lua", "policies/shortest.lua",
-                                        "policies/tiers.lua"};
+    static const char *const files[] = {
+        "policies/fcfs.lua",   "policies/priority.lua", "policies/fair.lua",       "policies/shift.lua",
+        "policies/flying.lua", "policies/static.lua",   "policies/auto.lua",       "policies/sidp.lua",
+        "policies/bucket.lua", "policies/daynight.lua", "policies/leastwaste.lua", "policies/ontime.lua",
+        "policies/prefix.lua", "policies/session.lua",  "policies/shortest.lua",   "policies/tiers.lua"};
     expect_good(POLICY(""));
     expect_good("\xef\xbb\xbf" POLICY(""));
     expect_good("return { api = 1, " STEP "}"); /* doc is for readers */

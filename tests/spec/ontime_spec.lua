@@ -2,14 +2,17 @@ local h = require("helper")
 
 -- Twice as much as the machine can take, for some seconds.
 local function run(params, f)
-  h.with({ policy = "policies/ontime.lua", params = params, max_num_seqs = 8, kv_blocks = 4000, max_num_batched_tokens = 256 },
-    function(e)
-      local ids = {}
-      for i = 1, 200 do ids[i] = e:submit { prompt = 400, max_tokens = 10, at = i * 0.004, slo_ttft_ms = i == 150 and 60000 or 0 } end
-      e:run()
-      h.clean(e)
-      f(e, ids)
-    end)
+  local options = { policy = "policies/ontime.lua", params = params, max_num_seqs = 8, kv_blocks = 4000 }
+  options.max_num_batched_tokens = 256
+  h.with(options, function(e)
+    local ids = {}
+    for i = 1, 200 do
+      ids[i] = e:submit { prompt = 400, max_tokens = 10, at = i * 0.004, slo_ttft_ms = i == 150 and 60000 or 0 }
+    end
+    e:run()
+    h.clean(e)
+    f(e, ids)
+  end)
 end
 
 describe("Can a request be refused at once when its first token would come too late? (vllm#2901, #41250)", function()

@@ -1,7 +1,9 @@
 local h = require("helper")
 
 local function engine(params, f)
-  h.with({ policy = "policies/prefix.lua", params = params, max_num_seqs = 1, kv_blocks = 400, prefix_caching = true }, f)
+  local options = { policy = "policies/prefix.lua", params = params, max_num_seqs = 1, kv_blocks = 400 }
+  options.prefix_caching = true
+  h.with(options, f)
 end
 
 -- One conversation that is cached, a request that nobody has seen, and next turns that keep coming.
@@ -16,7 +18,9 @@ local function load(e)
   return cold, last
 end
 
-describe("Can requests with a cached prefix go first without starving those that have none? (sglang#31954, vllm#42185)", function()
+local question = "Can a cached prefix go first without starving who has none? (sglang#31954, vllm#42185)"
+
+describe(question, function()
   it("runs who has the longest cached prefix before who came first", function()
     engine({ ageing = 0 }, function(e)
       e:submit { name = "first", prompt = h.prompt(1, 320, 330, 0), max_tokens = 4 }

@@ -1,7 +1,9 @@
 local h = require("helper")
 
 local function engine(params, f)
-  h.with({ policy = "policies/session.lua", params = params, max_num_seqs = 1, kv_blocks = 400, prefix_caching = true }, f)
+  local options = { policy = "policies/session.lua", params = params, max_num_seqs = 1, kv_blocks = 400 }
+  options.prefix_caching = true
+  h.with(options, f)
 end
 
 local function load(e)

@@ -1,10 +1,14 @@
 local h = require("helper")
 
 local function engine(params, f)
-  h.with({ policy = "policies/shortest.lua", params = params, max_num_seqs = 1, kv_blocks = 400, prefix_caching = true }, f)
+  local options = { policy = "policies/shortest.lua", params = params, max_num_seqs = 1, kv_blocks = 400 }
+  options.prefix_caching = true
+  h.with(options, f)
 end
 
-describe("Can short requests go first, by the work that is left, and long ones still end? (vllm#29406, #33392, #51375)", function()
+local question = "Can the least work that is left go first, and long requests still end? (vllm#29406, #33392, #51375)"
+
+describe(question, function()
   it("runs the least work first", function()
     engine({}, function(e)
       e:submit { name = "busy", prompt = 50, max_tokens = 60 }
