@@ -159,7 +159,7 @@ ROWS = (
         "10 to 23% of the tokens that are computed online are computed twice, about half of it by the choice of the "
         "victim; least computed first wastes 24 to 30% less, at the same latency",
         ("leastwaste", "leastwaste:spare=20"),
-        "poisson:rate=12,requests=600,input=100-3000,output=100-1500",
+        "poisson:rate=2.6,requests=600,input=100-3000,output=100-1500",
         "--max-num-seqs 256 --kv-cache-memory-bytes 6GiB",
         (RECOMPUTED, PREEMPTED, ttft(50), tpot(99)),
     ),
