@@ -74,13 +74,16 @@ struct node_facts {
     char model[128], device[96];
 };
 
+enum { POLICY_LIBS = 8, POLICY_LIBS_TEXT = POLICY_LIBS * NAME_BYTES };
+
 struct policy {
     const struct policy_ops *ops;
     void *ctx;
     char name[NAME_BYTES];
-    char sha256[65]; /* of the source; "native" for policy_fcfs */
+    char sha256[65]; /* of the source and of its libraries; "native" for policy_fcfs */
     char doc[200];
-    uint64_t generation; /* set by the engine when it goes live: 1, 2, ... */
+    char libs[POLICY_LIBS_TEXT]; /* the libraries it is made of, with spaces between */
+    uint64_t generation;         /* set by the engine when it goes live: 1, 2, ... */
 };
 
 struct policy_ops {

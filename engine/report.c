@@ -557,6 +557,8 @@ static void put_policy(struct buf *json, const struct policy *p)
     buf_put_json(json, p->name, strlen(p->name));
     buf_printf(json, ",\"sha256\":\"%s\",\"generation\":%" PRIu64 ",\"doc\":", p->sha256, p->generation);
     buf_put_json(json, p->doc, strlen(p->doc));
+    buf_puts(json, ",\"libs\":");
+    buf_put_json(json, p->libs, strlen(p->libs));
     buf_puts(json, ",\"params\":");
     if (p->ops->params_get)
         p->ops->params_get(p->ctx, json);

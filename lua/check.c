@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/hash.h"
+#include "lua/libs.h"
 #include "lua/rehearse.h"
 #include "lua/scan.h"
 #include "lua/trial.h"
@@ -56,23 +57,23 @@ static int rehearse_watched(struct script *s, bool several, struct buf *out, int
     return !rc && s->written_by ? err_set(e, E_POLICY, "%s.lua: %s (dry run)", s->name, script_writes) : rc;
 }
 
-/* The line in which this call writes into the view: the same once more (two runs decide the same), followed line by
- * line. 0: it was not found. */
-static int find_write(const struct check *c, bool several, uint64_t call)
+/* The place, "file:line", in which this call writes into the view: the same once more (two runs decide the same),
+ * followed line by line. "": it was not found. */
+static void find_write(const struct check *c, bool several, uint64_t call, char where[WHERE_BYTES])
 {
     struct script *s;
     struct lua_opts o = off_stage(c);
     struct buf out = {0};
     int n_unfit = 0;
     o.watchdog = NULL;
+    where[0] = 0;
     if (open_with_params(c, &o, &s, NULL))
-        return 0;
+        return;
     s->spied_call = call;
     rehearse_watched(s, several, &out, &n_unfit, NULL);
-    int line = s->spied_line;
+    snprintf(where, WHERE_BYTES, "%s", s->spied_at);
     script_close(s);
     buf_free(&out);
-    return line;
 }
 
 static int rehearse_once(const struct check *c, bool several, struct buf *out, int *n_unfit, struct err *e)
@@ -82,12 +83,13 @@ static int rehearse_once(const struct check *c, bool several, struct buf *out, i
     struct err mine = {0};
     TRY(open_with_params(c, &o, &s, e));
     int rc = rehearse_watched(s, several, out, n_unfit, &mine);
-    int line = rc && s->written_by ? find_write(c, several, s->written_by) : 0;
-    char file[NAME_BYTES + 8];
+    char file[NAME_BYTES + 8], where[WHERE_BYTES] = "";
+    if (rc && s->written_by)
+        find_write(c, several, s->written_by, where);
     int n = snprintf(file, sizeof file, "%s.lua", s->name);
     bool named = !strncmp(mine.text, file, (size_t)n);
-    if (line)
-        err_set(e, rc, "%s:%d: %s", file, line, named ? mine.text + n + 2 : mine.text);
+    if (where[0])
+        err_set(e, rc, "%s: %s", where, named ? mine.text + n + 2 : mine.text);
     else if (rc)
         err_set(e, rc, "%s%s%s", named ? "" : file, named ? "" : ": ", mine.text);
     script_close(s);
@@ -233,7 +235,7 @@ static void put_columns(const char *queue, unsigned mask, struct buf *out)
 
 static void put_summary(const struct check *c, const struct script *s)
 {
-    struct sha256 sum = hash_sha256(c->source, c->n);
+    struct sha256 sum = libs_sha256(c->opts.libs, c->source, c->n);
     char hex[65];
     hash_hex(&sum, hex);
     buf_printf(c->report, "%s: %s\nversion: %.12s (%zu bytes)\nhooks:", s->name, s->doc, hex, c->n);
@@ -241,6 +243,9 @@ static void put_summary(const struct check *c, const struct script *s)
         if (s->hooks[h] != LUA_NOREF)
             buf_printf(c->report, " %s", policy_hook_name((enum policy_hook)h));
     buf_puts(c->report, s->fits_ref != LUA_NOREF ? " fits" : "");
+    char libs[POLICY_LIBS_TEXT];
+    libs_list(c->opts.libs, libs);
+    buf_printf(c->report, "%s%s", libs[0] ? "\nlibs: " : "", libs);
     buf_puts(c->report, "\nneeds:");
     put_columns("waiting", s->bind.waiting.mask, c->report);
     put_columns("running", s->bind.running.mask, c->report);

@@ -7,6 +7,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "lua/check.h"
+#include "lua/libs.h"
 #include "lua/script.h"
 
 /* ---- what the policy costs */
@@ -158,38 +159,60 @@ static const struct policy_ops ops = {
     .destroy = destroy,
 };
 
+/* The libraries are read once for all machines that are made meanwhile. */
+static int begin(struct check *c, struct libs *libs, const struct lua_opts *o, struct err *e)
+{
+    TRY(script_opts(&c->opts, o, e));
+    *libs = (struct libs){.folder = o->folder, .watchdog = o->watchdog, .n_policy = c->n};
+    c->opts.libs = libs;
+    return 0;
+}
+
 int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
                     const char *params_json, struct err *e)
 {
     struct script *s;
+    struct libs libs;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json};
-    TRY(script_opts(&c.opts, o, e));
-    TRY(check_policy(&c, &s, e));
-    struct host *h = mem_new(sizeof *h);
-    h->script = s;
-    *out = (struct policy){.ops = &ops, .ctx = h};
-    snprintf(out->name, sizeof out->name, "%s", s->name);
-    snprintf(out->doc, sizeof out->doc, "%s", s->doc);
-    struct sha256 sum = hash_sha256(source, n);
-    hash_hex(&sum, out->sha256);
-    return 0;
+    TRY(begin(&c, &libs, o, e));
+    int rc = check_policy(&c, &s, e);
+    if (!rc) {
+        struct host *h = mem_new(sizeof *h);
+        h->script = s;
+        s->opts.libs = NULL;
+        s->opts.folder = NULL;
+        *out = (struct policy){.ops = &ops, .ctx = h};
+        snprintf(out->name, sizeof out->name, "%s", s->name);
+        snprintf(out->doc, sizeof out->doc, "%s", s->doc);
+        struct sha256 sum = libs_sha256(&libs, source, n);
+        hash_hex(&sum, out->sha256);
+        libs_list(&libs, out->libs);
+    }
+    libs_free(&libs);
+    return rc;
 }
 
 int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o, const char *params_json,
                      struct buf *report, struct err *e)
 {
     struct script *s;
+    struct libs libs;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json, .report = report};
-    TRY(script_opts(&c.opts, o, e));
-    TRY(check_policy(&c, &s, e));
-    script_close(s);
-    return 0;
+    TRY(begin(&c, &libs, o, e));
+    int rc = check_policy(&c, &s, e);
+    if (!rc)
+        script_close(s);
+    libs_free(&libs);
+    return rc;
 }
 
 int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report,
                     struct err *e)
 {
+    struct libs libs;
     struct check c = {.name = name, .source = source, .n = n, .report = report};
-    TRY(script_opts(&c.opts, o, e));
-    return check_tests(&c, e);
+    TRY(begin(&c, &libs, o, e));
+    int rc = check_tests(&c, e);
+    libs_free(&libs);
+    return rc;
 }

@@ -27,13 +27,15 @@ struct lua_opts {
                                 before */
     bool again;              /* the same source passed just now: neither its tests nor made-up views are run */
     bool quiet;              /* no log lines */
+    const char *folder;      /* of the policy's file: its libraries lie in lib/ there. NULL: it may have none */
+    struct libs *libs;       /* those that were read; of the loader, NULL for its callers */
     int n_ranks; /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
                     are made too, and failing them is only reported */
 };
 
 /* name: how it is called in errors, metrics and logs, with or without ".lua" (letters, digits, '_', '-', '.',
- * at most 40). source: text, at most 256 KiB. params_json: an object of values for declared params, or NULL.
- * Its own `tests` run, then made-up views are decided by two fresh machines, whose decisions must be equal.
+ * at most 40). source: text, at most 256 KiB with its libraries. params_json: an object of values for declared params,
+ * or NULL. Its own `tests` run, then made-up views are decided by two fresh machines, whose decisions must be equal.
  * E_INPUT or E_POLICY with "name.lua:12: reason". */
 int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
                     const char *params_json, struct err *e);

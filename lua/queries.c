@@ -65,6 +65,33 @@ static int view_tenants(lua_State *L)
     return 1;
 }
 
+/* Cached tokens of r in one place. */
+static int cached_in(const struct world *w, struct request *r, const struct group *g)
+{
+    return world_prefix(w, r, g->place) * kv_place(&w->kv, g->place)->tokens_per_block;
+}
+
+/* view.cached(id [, group]): how many tokens of a waiting request the prefix cache has there, or in the group that has
+ * the most; 0 when it holds KV of its own. */
+static int view_cached(lua_State *L)
+{
+    const struct world *w = world_of(L, "view.cached");
+    struct request *r = request_find(&w->requests, verb_request(L, 1));
+    const struct group *g = lua_isnoneornil(L, 2) ? NULL : view_group(bind_of(L)->facts, verb_group(L, 2));
+    int most = 0;
+    if (!r)
+        return verb_refused(L, "the request has ended");
+    if (!g && !lua_isnoneornil(L, 2))
+        return verb_refused(L, "no such group (any more)");
+    for (int i = 0; r->state == REQ_WAITING && i < w->partition.n_groups; i++) {
+        const struct group *at = partition_group(&w->partition, i);
+        int n = g && g != at ? 0 : cached_in(w, r, at);
+        most = n > most ? n : most;
+    }
+    lua_pushnumber(L, most);
+    return 1;
+}
+
 /* ---- who gives way */
 
 /* Blocks that have to be free in a group before a waiting request starts there. */
@@ -127,8 +154,11 @@ static int view_victims(lua_State *L)
 
 void queries_add(lua_State *L)
 {
-    static const luaL_Reg questions[] = {
-        {"row", view_row}, {"tenant", view_tenant}, {"tenants", view_tenants}, {"victims", view_victims}};
+    static const luaL_Reg questions[] = {{"row", view_row},
+                                         {"tenant", view_tenant},
+                                         {"tenants", view_tenants},
+                                         {"victims", view_victims},
+                                         {"cached", view_cached}};
     for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
         lua_pushcfunction(L, questions[i].func);
         lua_setfield(L, -2, questions[i].name);

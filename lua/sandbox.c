@@ -16,7 +16,7 @@ enum {
 
 static const char *const allowed[] = {
     "assert", "error", "ipairs", "select",       "tonumber", "type",  "tostring", "math",
-    "string", "table", "bit",    "sorted_pairs", "rng",      "clamp", "log",
+    "string", "table", "bit",    "sorted_pairs", "rng",      "clamp", "log",      "lib",
 };
 enum { N_ALLOWED = sizeof allowed / sizeof *allowed };
 
@@ -30,9 +30,9 @@ static const struct {
     {"print", "use log"},
     {"os", "a policy has no clock, file or process; the time is view.now"},
     {"io", "a policy has no files"},
-    {"require", "a policy is one file"},
-    {"dofile", "a policy is one file"},
-    {"loadfile", "a policy is one file"},
+    {"require", "name files of lib/ beside the policy in its table, lib = { \"NAME\" }, and use lib.NAME"},
+    {"dofile", "name files of lib/ beside the policy in its table, lib = { \"NAME\" }, and use lib.NAME"},
+    {"loadfile", "name files of lib/ beside the policy in its table, lib = { \"NAME\" }, and use lib.NAME"},
     {"load", "a policy cannot compile code"},
     {"loadstring", "a policy cannot compile code"},
     {"unpack", "name the elements"},

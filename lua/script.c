@@ -51,8 +51,8 @@ struct vm_budget script_generous(const struct script *s)
 
 /* ---- loading */
 
-static const char *const fields[] = {"api",   "doc",    "params", "needs",  "start", "step",
-                                     "admit", "finish", "export", "import", "tests", "fits"};
+static const char *const fields[] = {"api",    "doc",    "params", "needs", "start", "step", "admit",
+                                     "finish", "export", "import", "tests", "fits",  "lib"};
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static const char *const hook_fields[HOOK_COUNT] = {"start", "admit", "step", "finish", "export", "import"};
@@ -150,6 +150,7 @@ static void open_sandbox(lua_State *L, void *arg)
 {
     (void)arg;
     sandbox_open(L);
+    libs_open(L, script_of(L));
     lua_settop(L, 0);
     vm_set_floor(vm_of(L));
 }
@@ -176,6 +177,7 @@ static void run_chunk(lua_State *L, void *arg)
     read_hooks(L, table, s);
     read_fits(L, table, s);
     read_tests(L, table, s);
+    libs_declared(L, table, &s->libs);
     /* The host's own tables do not count against the policy. */
     struct vm *vm = &s->vm;
     vm_host_enter(vm);
@@ -232,7 +234,7 @@ int script_open(struct script **out, const char *name, const char *source, size_
     s->vm.owner = s;
     struct loading l = {.script = s, .source = source, .n = n};
     if (!verdict_stands(vm_call(&s->vm, script_generous(s), open_sandbox, NULL, e)) ||
-        !verdict_stands(vm_call(&s->vm, script_generous(s), run_chunk, &l, e))) {
+        !verdict_stands(vm_call(&s->vm, script_generous(s), run_chunk, &l, e)) || libs_load(s, source, n, e)) {
         rc = failed(s, e);
         script_close(s);
         return rc;
@@ -298,12 +300,18 @@ static void malformed(struct call *c, const char *why)
     err_set(c->e, E_POLICY, "%s.lua: %s", c->script->name, why);
 }
 
+static void note_place(struct script *s, lua_State *L, lua_Debug *ar)
+{
+    lua_getinfo(L, "S", ar);
+    snprintf(s->spied_at, sizeof s->spied_at, "%s:%d", ar->short_src, ar->currentline);
+}
+
 /* Before each line of the call that is followed. */
 static void on_line(lua_State *L, lua_Debug *ar)
 {
     struct script *s = script_of(L);
     if (bind_untouched(&s->bind, L))
-        s->spied_line = ar->currentline;
+        note_place(s, L, ar);
     else
         lua_sethook(L, NULL, 0, 0);
 }

@@ -5,9 +5,10 @@
 
 #include "lua/bind.h"
 #include "lua/host.h"
+#include "lua/libs.h"
 #include "lua/params.h"
 
-enum { SCRIPT_API = 1 };
+enum { SCRIPT_API = 1, WHERE_BYTES = 96 };
 static const char script_writes[] = "the policy writes into its view, which is read only";
 
 struct script {
@@ -24,14 +25,17 @@ struct script {
     uint64_t n_calls,
         written_by;      /* of hooks; the call that is known to have written into the view, 0: none (bind.watched) */
     uint64_t spied_call; /* this call is followed line by line, to see where it writes into the view; 0: none */
-    int spied_line;      /* the last line before the view was found written */
+    char spied_at[WHERE_BYTES]; /* the last place, "file:line", before the view was found written */
+    struct lib_names libs;      /* that its table names */
+    int lib_ref;                /* the global `lib` */
 };
 
 /* What the opts leave open. E_INPUT when out of range. */
 int script_opts(struct lua_opts *out, const struct lua_opts *in, struct err *e);
 /* Copies a policy's name without ".lua"; E_INPUT when it is not one. */
 int script_name(char out[NAME_BYTES], const char *name, struct err *e);
-/* source must have passed scan_source. E_POLICY/E_INPUT with "name.lua:12: reason". */
+/* source must have passed scan_source. Libraries come from o->libs, or are read into it. E_POLICY/E_INPUT with
+ * "name.lua:12: reason", and that of a library where it is one's. */
 int script_open(struct script **out, const char *name, const char *source, size_t n, const struct lua_opts *o,
                 struct err *e);
 void script_close(struct script *s); /* NULL is fine */

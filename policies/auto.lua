@@ -253,6 +253,7 @@ end
 return {
   api = 1,
   doc = "The groups, the size of steps and the layout of each: what is forecast to serve all that are here soonest.",
+  lib = { "victims" },
 
   params = {
     least = {
@@ -358,7 +359,7 @@ return {
     local settled, phases = not p.preempt, p.phases and node.host_kv_blocks > 0
     for _, group in ipairs(view.idle) do
       if phases and try_another(view, act, group, p) then act.wake(1) end
-      for _, id in ipairs(settled and {} or view.victims(group)) do settled = act.preempt(id, "recompute") end
+      settled = settled or lib.victims.give_way(view, act, group)
       local batch = act.batch(group)
       batch:decodes()
       local budget = budget_of(view, group, batch, p)

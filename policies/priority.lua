@@ -5,12 +5,10 @@
 return {
   api = 1,
   doc = "Lower priority is sooner; waiting makes up for priority; running requests of lower rank give way.",
+  lib = { "victims" },
 
   params = {
-    ageing = {
-      default = 30, min = 0.001, max = 1e6,
-      doc = "seconds of waiting that make up for one level of priority",
-    },
+    ageing = { default = 30, min = 0.001, max = 1e6, doc = "seconds of waiting that make up for a level of priority" },
     preempt = { default = true, doc = "running requests of lower rank give way when a request finds no room" },
     budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
   },
@@ -23,9 +21,7 @@ return {
     act.widen() -- where no group can hold the first request
     local settled = not p.preempt
     for _, group in ipairs(view.idle) do
-      for _, id in ipairs(settled and {} or view.victims(group)) do
-        settled = act.preempt(id, "recompute") -- one group makes room, not all of them
-      end
+      settled = settled or lib.victims.give_way(view, act, group) -- one group makes room, not all of them
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)

@@ -25,6 +25,7 @@ end
 return {
   api = 1,
   doc = "Sequence parallelism for large steps, tensor parallelism for small ones, over one group of all ranks.",
+  lib = { "victims" },
 
   params = {
     threshold = {
@@ -78,7 +79,7 @@ return {
     act.widen() -- where no group can hold the first request
     local settled = not p.preempt
     for _, group in ipairs(view.idle) do
-      for _, id in ipairs(settled and {} or view.victims(group)) do settled = act.preempt(id, "recompute") end
+      settled = settled or lib.victims.give_way(view, act, group)
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)

@@ -65,6 +65,7 @@ end
 return {
   api = 1,
   doc = "A fixed partition: dp groups of sp * tp * pp ranks, each in the layout {sp, tp, pp}.",
+  lib = { "victims" },
 
   params = {
     dp = { default = 1, min = 1, max = 64, type = "integer", doc = "groups" },
@@ -133,7 +134,7 @@ return {
     local settled = not p.preempt
     arrange(view, act, p)
     for _, group in ipairs(view.idle) do
-      for _, id in ipairs(settled and {} or view.victims(group)) do settled = act.preempt(id, "recompute") end
+      settled = settled or lib.victims.give_way(view, act, group)
       local batch = act.batch(group)
       batch:decodes()
       batch:prefill(view.waiting, p.budget)

@@ -76,6 +76,13 @@ static int read_all(struct buf *out, int fd, const char *path, size_t limit, str
     return 0;
 }
 
+void file_folder(const char *path, char *out, size_t cap)
+{
+    const char *slash = strrchr(path, '/');
+    int n = slash > path ? (int)(slash - path) : 1;
+    snprintf(out, cap, "%.*s", n, slash ? path : ".");
+}
+
 int file_read(struct buf *out, const char *path, size_t limit, struct err *e)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);

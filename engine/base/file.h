@@ -16,6 +16,8 @@ struct file_map {
 
 int file_map_open(struct file_map *m, const char *path, struct err *e);
 void file_map_close(struct file_map *m);
+/* The folder of a path: what is before its last slash, "/" or ".". */
+void file_folder(const char *path, char *out, size_t cap);
 /* Reads the whole file into out (appended). E_INPUT when it is larger than limit. */
 int file_read(struct buf *out, const char *path, size_t limit, struct err *e);
 /* The same for a file that others may have laid there: a regular one, which lies in dir once every link is followed

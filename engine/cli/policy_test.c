@@ -31,8 +31,9 @@ static const char no_module[] = "the Lua module (moonshift.so) is not beside thi
 
 /* What there is to run, in the order of names. */
 struct found {
-    struct strings policies, specs, shared; /* shared: what lies beside specs in spec/, to be watched */
-    char folder[PATH_MAX];                  /* of the policies */
+    struct strings policies, specs,
+        shared;            /* shared: what lies beside specs in spec/, and libraries in lib/, to be watched */
+    char folder[PATH_MAX]; /* of the policies */
 };
 
 /* ---- which files */
@@ -122,6 +123,8 @@ static int find(const char *path, struct found *f, struct err *e)
     }
     snprintf(under, sizeof under, "%.4000s/spec", f->folder);
     list_folder(under, &f->shared, S_ISDIR(st.st_mode) ? &f->specs : NULL);
+    snprintf(under, sizeof under, "%.4000s/lib", f->folder);
+    list_folder(under, &f->shared, NULL);
     if (!f->policies.n && !f->specs.n)
         return err_set(e, E_NOTFOUND, "%s has no policy (NAME.lua) and no spec (NAME_spec.lua, here or in spec/)",
                        path);
@@ -146,7 +149,9 @@ static int own_tests(const char *path, struct lua_watchdog *dog)
     struct err e = {0};
     const char *slash = strrchr(path, '/');
     char name[NAME_MAX + 1];
-    struct lua_opts o = {.watchdog = dog, .quiet = true};
+    char folder[PATH_MAX];
+    file_folder(path, folder, sizeof folder);
+    struct lua_opts o = {.watchdog = dog, .quiet = true, .folder = folder};
     snprintf(name, sizeof name, "%s", slash ? slash + 1 : path);
     int rc = file_read(&source, path, LUA_SOURCE_BYTES, &e);
     if (!rc)

@@ -116,6 +116,9 @@ static int read_policy(struct app *a, const struct policy_ref *ref, struct polic
     app_name_policy(a, a->policy_path);
     struct buf source = {0}, params = {0};
     struct lua_opts boot = a->lua;
+    char folder[PATH_MAX];
+    file_folder(a->policy_path, folder, sizeof folder);
+    boot.folder = folder;
     boot.relaxed = true;
     int rc = policy_params_json(a->opts.policy_params_file, &ref->params, &params, e);
     if (!rc)
@@ -226,6 +229,7 @@ static int open_engine(struct app *a, struct err *e)
     TRY(plan_disk(a, &s, e));
     s.policy = a->policy;
     a->policy = (struct policy){0};
+    memcpy(a->policy.libs, s.policy.libs, sizeof a->policy.libs); /* for the server, which follows their files */
     TRY(engine_create(&a->engine, &s, e));
     speculator_close(a->speculator);
     a->speculator = NULL;
@@ -263,6 +267,7 @@ void app_plan_server(struct app *a, struct server_setup *out)
         .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
         .policy_name = a->policy_name[0] ? a->policy_name : NULL,
         .policy_path = a->policy_path[0] ? a->policy_path : NULL,
+        .policy_libs = a->policy.libs,
     };
 }
 

@@ -192,7 +192,7 @@ static void put_policy(struct admin *a, struct http_exchange *x)
 struct check_job {
     struct text_job job; /* first */
     struct http_exchange *x;
-    const struct lua_opts *lua;
+    struct lua_opts lua;
     char name[POLICY_NAME_MAX + 1];
     struct buf source, report;
     struct err err;
@@ -202,7 +202,7 @@ struct check_job {
 static void check_run(struct text_job *job)
 {
     struct check_job *c = (struct check_job *)job;
-    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, c->lua, NULL, &c->report,
+    c->rc = lua_policy_check(c->name, c->source.data ? c->source.data : "", c->source.len, &c->lua, NULL, &c->report,
                              &c->err);
 }
 
@@ -242,9 +242,10 @@ static void check_policy(struct admin *a, struct http_exchange *x)
     struct check_job *c = mem_new(sizeof *c);
     *c = (struct check_job){.job = {.run = check_run, .done = check_done, .bytes = x->body.len},
                             .x = x,
-                            .lua = a->policies->lua,
+                            .lua = *a->policies->lua,
                             .source = x->body,
                             .rc = E_GONE};
+    c->lua.folder = a->policies->dir;
     snprintf(c->name, sizeof c->name, "%s", name);
     err_set(&c->err, E_GONE, "%s.lua:1: the server is stopping", name);
     x->body = (struct buf){0};

@@ -22,10 +22,11 @@ struct policy_job {
     const struct lua_opts *lua;
     char name[POLICY_NAME_MAX + 1];
     struct buf source;
-    struct sha256 sha;
+    char sha256[65];
     bool from_file;
     char path[POLICY_PATH]; /* "": the source came with the request */
     const char *dir;        /* which the file may not lead out of; NULL: the operator named it */
+    const char *folder;     /* where libraries lie of a source that came with the request; NULL: none */
     struct policy *made;    /* heap; NULL: err says why */
     struct err err;
     enum reload_result result;
@@ -58,13 +59,23 @@ static void run(struct text_job *job)
         err_set(&j->err, e.code, "%s.lua:1: cannot be read: %s", j->name, e.text);
         return;
     }
-    j->sha = hash_sha256(j->source.data ? j->source.data : "", j->source.len);
+    struct sha256 sha = hash_sha256(j->source.data ? j->source.data : "", j->source.len);
+    struct lua_opts o = *j->lua;
+    char folder[POLICY_PATH];
+    o.folder = j->folder;
+    if (j->path[0]) {
+        file_folder(j->path, folder, sizeof folder);
+        o.folder = folder;
+    }
+    hash_hex(&sha, j->sha256);
     j->result = RELOAD_REFUSED;
     j->made = mem_new(sizeof *j->made);
-    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, j->lua, NULL, &j->err)) {
+    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, &o, NULL, &j->err)) {
         mem_free(j->made);
         j->made = NULL;
+        return;
     }
+    memcpy(j->sha256, j->made->sha256, sizeof j->sha256); /* with its libraries */
 }
 
 static void remember(struct policies *p, const struct policy_job *j, const char *text)
@@ -73,7 +84,7 @@ static void remember(struct policies *p, const struct policy_job *j, const char 
     *v = (struct policy_version){.from_file = j->from_file, .result = j->result, .at_s = clock_wall_seconds()};
     snprintf(v->name, sizeof v->name, "%s", j->name);
     snprintf(v->text, sizeof v->text, "%s", j->result == RELOAD_OK ? "" : text);
-    hash_hex(&j->sha, v->sha256);
+    memcpy(v->sha256, j->sha256, sizeof v->sha256);
     p->front->counts.reloads[j->result]++;
     if (j->result == RELOAD_OK)
         p->front->counts.last_reload_s = v->at_s;
@@ -138,6 +149,7 @@ static int post(struct policies *p, struct policy_job *j)
     j->job = (struct text_job){.run = run, .done = done, .bytes = j->source.len};
     j->policies = p;
     j->lua = p->lua;
+    j->folder = p->dir;
     j->result = RELOAD_REFUSED;
     err_set(&j->err, E_GONE, "%s.lua:1: the server is stopping", j->name);
     if (text_post(p->front->text, TEXT_POLICY, &j->job)) {
@@ -175,24 +187,15 @@ void policies_forget(struct policies *p, void *ctx)
 
 /* ---- the live policy's file */
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev && a->st_size == b->st_size &&
-           a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
-}
-
 static void watch(struct policies *p, const char *name, const char *path, const char *dir)
 {
-    if (strcmp(p->watched, path) == 0)
+    if (strcmp(p->watched.path, path) == 0)
         return;
-    struct stat st;
-    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode) || !file_is_within(dir, path)) {
-        p->watched[0] = 0;
+    if (!file_is_within(dir, path) || !followed_begin(&p->watched, path)) {
+        p->watched = (struct followed){0};
         return;
     }
-    p->seen = p->last = st;
     p->watched_dir = dir;
-    snprintf(p->watched, sizeof p->watched, "%s", path);
     snprintf(p->watched_name, sizeof p->watched_name, "%s", name);
     log_info("policy", "edits of %s go live", path);
 }
@@ -201,32 +204,28 @@ void policies_now_live(struct policies *p, const char *state, size_t n)
 {
     struct json *j = json_parse(state, n, NULL, NULL);
     const char *name = json_text(json_find(json_find(j, "active"), "name"));
+    const char *libs = json_text(json_find(json_find(j, "active"), "libs"));
     char path[POLICY_PATH];
     /* the file given at the start stays the one to watch for its policy, wherever it lies */
-    if (p->tick && name && policies_name_ok(name) && !(p->watched[0] && strcmp(name, p->watched_name) == 0)) {
+    if (p->tick && name && policies_name_ok(name) && !(p->watched.n && strcmp(name, p->watched_name) == 0)) {
         if (policies_path(p, name, path))
             watch(p, name, path, p->dir);
         else
-            p->watched[0] = 0;
+            p->watched = (struct followed){0};
     }
+    followed_set_libs(&p->watched, libs ? libs : "");
     json_free(j);
 }
 
 static void on_tick(void *ctx)
 {
     struct policies *p = ctx;
-    struct stat st;
-    if (!p->watched[0] || p->loading || stat(p->watched, &st) < 0 || !S_ISREG(st.st_mode))
-        return; /* a file that is being replaced may be missing for a moment */
-    bool stable = same_file(&st, &p->last);
-    p->last = st;
-    if (!stable || same_file(&st, &p->seen))
+    if (p->loading || !followed_changed(&p->watched))
         return;
-    p->seen = st;
     struct policy_job *j = mem_new(sizeof *j);
     j->from_file = true;
     snprintf(j->name, sizeof j->name, "%s", p->watched_name);
-    snprintf(j->path, sizeof j->path, "%s", p->watched);
+    snprintf(j->path, sizeof j->path, "%s", p->watched.path);
     j->dir = p->watched_dir;
     p->loading = post(p, j) == 0;
 }
@@ -245,6 +244,7 @@ int policies_init(struct policies *p, const struct policies_setup *s, struct err
         return err_set(e, E_SYS, "no timer for the policy's file");
     if (s->name && s->path)
         watch(p, s->name, s->path, NULL);
+    followed_set_libs(&p->watched, s->libs ? s->libs : "");
     return 0;
 }
 
@@ -302,8 +302,8 @@ void policies_list(const struct policies *p, struct buf *json)
     else
         buf_puts(json, "null");
     buf_puts(json, ",\"watched\":");
-    if (p->watched[0])
-        buf_put_json(json, p->watched, strlen(p->watched));
+    if (p->watched.n)
+        buf_put_json(json, p->watched.path, strlen(p->watched.path));
     else
         buf_puts(json, "null");
     buf_puts(json, ",\"files\":[");

@@ -1,16 +1,15 @@
 /* Policies that go live while the server runs: a source is loaded and tried on the policy lane, handed to the engine,
- * and becomes the live one at a step boundary, or is refused and the old one goes on. Follows the file of the live
- * policy: an edit (stable for two looks) takes the same way. Remembers what came and how it went. Front thread, except
- * the jobs' run. Invariant: a policy is loaded from a complete file. */
+ * and becomes the live one at a step boundary, or is refused and the old one goes on. Follows the files of the live
+ * policy (its own and its libraries'): an edit (stable for two looks) takes the same way. Remembers what came and how
+ * it went. Front thread, except the jobs' run. Invariant: a policy is loaded from a complete file. */
 #ifndef SERVE_POLICIES_H
 #define SERVE_POLICIES_H
 
-#include <sys/stat.h>
-
+#include "engine/serve/followed.h"
 #include "engine/serve/front/front.h"
 #include "lua/host.h"
 
-enum { POLICY_NAME_MAX = 40, POLICY_VERSIONS = 64, POLICY_PATH = 512 };
+enum { POLICY_NAME_MAX = 40, POLICY_VERSIONS = 64, POLICY_PATH = FOLLOWED_PATH };
 
 struct policy_outcome {
     enum reload_result result;
@@ -30,11 +29,10 @@ struct policies {
     const struct lua_opts *lua;
     const char *dir; /* NULL: none */
     struct loop_event *tick;
-    char watched[POLICY_PATH]; /* "": nothing is watched */
+    struct followed watched;
     char watched_name[POLICY_NAME_MAX + 1];
-    const char *watched_dir; /* which it may not lead out of; NULL: anywhere */
-    struct stat seen, last;  /* what was loaded (or refused) from it; the look before this one */
-    bool loading;            /* a load from the file is under way */
+    const char *watched_dir;                         /* which it may not lead out of; NULL: anywhere */
+    bool loading;                                    /* a load from the file is under way */
     struct policy_version versions[POLICY_VERSIONS]; /* ring */
     uint64_t n_versions;
     struct policy_job *jobs; /* under way */
@@ -44,7 +42,7 @@ struct policies_setup {
     struct front *front;
     struct loop *loop;
     const struct lua_opts *lua;
-    const char *dir, *name, *path;
+    const char *dir, *name, *path, *libs; /* libs: of the policy at path, as in struct policy */
     bool no_watch;
 };
 int policies_init(struct policies *p, const struct policies_setup *s, struct err *e);

@@ -429,7 +429,8 @@ static int start_parts(struct server *s, struct err *e)
     struct text_limits l = {u->max_text_jobs ? u->max_text_jobs : 512, text_s, text_s / 10};
     TRY(text_create(&s->front.text, &l, e));
     TRY(embed_api_init(&s->embed, &s->front, &u->embed, e));
-    struct policies_setup p = {&s->front, s->loop, u->lua, u->policy_dir, u->policy_name, u->policy_path, u->no_watch};
+    struct policies_setup p = {&s->front,      s->loop,        u->lua,         u->policy_dir,
+                               u->policy_name, u->policy_path, u->policy_libs, u->no_watch};
     TRY(policies_init(&s->policies, &p, e));
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
     s->on_tick = loop_every(s->loop, 250, on_tick, s);

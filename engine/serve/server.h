@@ -73,6 +73,7 @@ struct server_setup {
     const char *policy_dir;     /* NULL: PUT needs a body, the listing is empty */
     const char *policy_name;    /* of the live one at the start; NULL: the native policy */
     const char *policy_path;    /* its file, watched; NULL: none */
+    const char *policy_libs;    /* what it is made of besides, as in struct policy; NULL: nothing */
     bool no_watch;
 };
 

@@ -102,9 +102,10 @@ static struct rig *check_rig(lua_State *L)
  * with e. Pushes nothing. */
 static int load_policy(lua_State *L, struct rig *r, int table, struct policy *out, struct err *e)
 {
-    char path[512], name[NAME_BYTES];
+    char path[512], name[NAME_BYTES], folder[512];
     read_text(L, table, "policy", path, sizeof path);
     read_text(L, table, "name", name, sizeof name);
+    read_text(L, table, "folder", folder, sizeof folder);
     buf_clear(&r->text);
     lua_getfield(L, table, "params");
     if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TTABLE)
@@ -125,6 +126,7 @@ static int load_policy(lua_State *L, struct rig *r, int table, struct policy *ou
         if (!*path)
             return err_set(e, E_INPUT, "which policy? policy = FILE, or source = TEXT");
         read_find_file(L, path, sizeof path);
+        file_folder(path, folder, sizeof folder);
         TRY(file_read(&r->text, path, LUA_SOURCE_BYTES + 1, e));
         source = r->text.data ? r->text.data : "";
         n = r->text.len;
@@ -132,8 +134,12 @@ static int load_policy(lua_State *L, struct rig *r, int table, struct policy *ou
         if (!*name)
             snprintf(name, sizeof name, "%.60s", slash ? slash + 1 : path);
     }
-    struct lua_opts o = {
-        .watchdog = r->dog, .hard_ns = 50000000, .soft_ns = 20000000, .quiet = true, .n_ranks = r->n_ranks};
+    struct lua_opts o = {.watchdog = r->dog,
+                         .hard_ns = 50000000,
+                         .soft_ns = 20000000,
+                         .quiet = true,
+                         .n_ranks = r->n_ranks,
+                         .folder = *folder ? folder : NULL};
     return lua_policy_load(out, *name ? name : "spec", source, n, &o, params, e);
 }
 
@@ -666,7 +672,7 @@ static int m_swap(lua_State *L)
     struct err e = {0};
     struct policy p;
     luaL_checktype(L, 2, LUA_TTABLE);
-    read_names(L, 2, " policy source name params ");
+    read_names(L, 2, " policy source name folder params ");
     if (load_policy(L, r, 2, &p, &e)) {
         lua_pushnil(L);
         lua_pushstring(L, e.text);
@@ -867,7 +873,7 @@ static int l_engine(lua_State *L)
     lua_settop(L, 1);
     read_names(
         L, 1,
-        " policy source name params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
+        " policy source name folder params max_num_seqs max_num_batched_tokens max_num_queued_reqs "
         "max_num_queued_tokens kv_blocks host_kv_blocks step_us "
         "row_us starvation_s prefix_caching model ranks group_size fail_rank fail_at_step park_s hardware pooled "
         "pool_slots link_gbps sharded shard_memory start_tp start_pp draft_acceptance ");
@@ -894,17 +900,18 @@ static int l_engine(lua_State *L)
     return 1;
 }
 
-/* moonshift.check(source [, name]): the report of `moonshift policy check`, or nil and what is wrong. */
+/* moonshift.check(source [, name [, folder]]): the report of `moonshift policy check`, or nil and what is wrong. */
 static int l_check(lua_State *L)
 {
     size_t n;
-    const char *source = luaL_checklstring(L, 1, &n), *name = luaL_optstring(L, 2, "spec");
+    const char *source = luaL_checklstring(L, 1, &n), *name = luaL_optstring(L, 2, "spec"),
+               *folder = luaL_optstring(L, 3, NULL);
     struct lua_watchdog *dog;
     struct buf report = {0};
     struct err e = {0};
     int rc = lua_watchdog_start(&dog, &e);
     if (!rc) {
-        struct lua_opts o = {.watchdog = dog, .quiet = true};
+        struct lua_opts o = {.watchdog = dog, .quiet = true, .folder = folder};
         rc = lua_policy_check(name, source, n, &o, NULL, &report, &e);
         lua_watchdog_stop(dog);
     }

@@ -183,7 +183,7 @@ static int run(struct lua_watchdog *dog, const char *name, const char *source, s
     for (int i = 0; i < 3; i++) {
         struct policy p;
         struct err e = {0};
-        struct lua_opts o = {.watchdog = dog};
+        struct lua_opts o = {.watchdog = dog, .folder = "policies"};
         if (lua_policy_load(&p, name, source, n, &o, NULL, &e)) {
             fprintf(stderr, "%s\n", e.text);
             return 1;

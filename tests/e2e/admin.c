@@ -288,6 +288,68 @@ static void edits_of_the_live_file_go_live(void **state)
     buf_free(&edited);
 }
 
+static const char with_lib[] = "return { api = 1, lib = { \"way\" },\n"
+                               "  step = function(view, act) lib.way.serve(view, act) end }";
+static const char way[] = "local way = {}\nfunction way.serve(view, act)\n  for _, g in ipairs(view.idle) do\n"
+                          "    local b = act.batch(g)\n    b:decodes()\n    b:prefill(view.waiting)\n"
+                          "    if b.tokens > 0 then act.forward(g, b) end\n  end\nend\nreturn way\n";
+
+static void check_last(const char *name, const char *from, const char *sha256)
+{
+    struct json *j = admin("GET", "/admin/policies", "", 200);
+    const struct json *versions = json_find(j, "versions"), *v = NULL;
+    for (const struct json *k = json_first(versions); k; k = json_next(k))
+        v = k;
+    assert_string_equal(json_text(json_find(v, "name")), name);
+    assert_string_equal(json_text(json_find(v, "from")), from);
+    assert_string_not_equal(json_text(json_find(v, "sha256")), sha256);
+    json_free(j);
+}
+
+/* A library lies in lib/ of the server's folder, whether the policy comes from there or with the request; what is wrong
+ * with it is told; an edit of it goes live as one of the policy does, and has a sha256 of its own. */
+static void a_library_is_part_of_the_policy(void **state)
+{
+    (void)state;
+    char lib[128], sha256[65];
+    snprintf(lib, sizeof lib, "%s/lib", dir);
+    assert_int_equal(mkdir(lib, 0755), 0);
+    write_policy("lib/way", way, sizeof way - 1);
+    json_free(admin("POST", "/admin/policy/check", with_lib, 200));
+    struct json *j = admin("PUT", "/admin/policies/other", with_lib, 200);
+    snprintf(sha256, sizeof sha256, "%s", json_text(json_find(json_find(j, "active"), "sha256")));
+    json_free(j);
+    usleep(200000);
+    int64_t ok = reloads("ok"), bad = reloads("validate");
+    write_policy("other", with_lib, sizeof with_lib - 1); /* its file is watched, and now it is that file */
+    assert_true(reaches("ok", ok + 1));
+    usleep(200000);
+    write_policy("lib/way", "return {\n 5 }", 12);
+    assert_true(reaches("validate", bad + 1));
+    write_policy("lib/unused", "return {}", 9);
+    struct buf edited = {0};
+    buf_puts(&edited, way);
+    buf_puts(&edited, "-- edited\n");
+    write_policy("lib/way", edited.data, edited.len);
+    assert_true(reaches("ok", ok + 2));
+    check_last("other", "file", sha256);
+    write_policy("lib/unused", "return 5", 8); /* nobody's */
+    usleep(300000);
+    assert_int_equal(reloads("ok"), ok + 2);
+    assert_int_equal(reloads("validate"), bad + 1);
+    snprintf(lib, sizeof lib, "%s/lib/way.lua", dir);
+    unlink(lib);
+    j = admin("PUT", "/admin/policies/other", with_lib, 400);
+    assert_non_null(strstr(json_text(json_find(json_find(j, "error"), "message")), "there is no lib/way.lua in "));
+    json_free(j);
+    snprintf(lib, sizeof lib, "%s/lib/unused.lua", dir);
+    unlink(lib);
+    *strrchr(lib, '/') = 0;
+    assert_int_equal(rmdir(lib), 0);
+    write_policy("other", fcfs.data, fcfs.len);
+    buf_free(&edited);
+}
+
 static void health_says_when_no_request_can_be_served(void **state)
 {
     (void)state;
@@ -315,6 +377,7 @@ int main(void)
         cmocka_unit_test(params_and_rollback_are_passed_on),
         cmocka_unit_test(a_policy_that_cannot_start_is_refused),
         cmocka_unit_test(edits_of_the_live_file_go_live),
+        cmocka_unit_test(a_library_is_part_of_the_policy),
         cmocka_unit_test(health_says_when_no_request_can_be_served),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -105,6 +105,16 @@ GREEN = (
 )
 
 
+WAY = """local way = {}
+function way.serve(view, act)
+  for _, g in ipairs(view.idle) do
+    local b = act.batch(g) b:decodes() b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end
+  end
+end
+return way"""
+SHARING = 'return { api = 1, lib = { "way" }, step = function(view, act) lib.way.serve(view, act) end }'
+
+
 def write(folder, **files):
     for name, text in files.items():
         path = os.path.join(folder, name.replace("__", "/") + ".lua")
@@ -200,6 +210,10 @@ def watching_runs_again_and_ends_with_ctrl_c():
             assert "policies: 2 passed, 0 failed" in read_until(p, "Ctrl-C ends")
             write(folder, spec__common="return {}")  # what specs share counts, too
             assert "policies: 2 passed, 0 failed" in read_until(p, "Ctrl-C ends")
+            write(folder, b=SHARING, lib__way=WAY)
+            assert "policies: 2 passed, 0 failed" in read_until(p, "Ctrl-C ends")
+            write(folder, lib__way="return {")  # and what policies share
+            assert "lib/way.lua:1: " in read_until(p, "Ctrl-C ends")
             p.send_signal(signal.SIGINT)
             assert p.wait(WAIT_S) == 0
         finally:
@@ -323,7 +337,30 @@ def a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate():
             p.communicate(timeout=WAIT_S)
 
 
+def code_is_shared_by_every_command():
+    with tempfile.TemporaryDirectory() as folder:
+        policy = os.path.join(folder, "mine.lua")
+        write(folder, mine=SHARING, lib__way=WAY, mine_spec=GREEN % "mine.lua")
+        code, out, err = run("policy", "check", policy)
+        assert code == 0 and "libs: way" in out, (out, err)
+        first = re.search(r"version: (\w+)", out)[1]
+        code, out, err = run("policy", "test", folder)
+        assert code in (0, 3), (out, err)
+        assert "policies: 1 passed, 0 failed" in out and ("specs: passed" in out or not has_module()), (out, err)
+        code, _, err = run(*SIMULATE, "--policy", policy)
+        assert code == 0, err
+        code, _, err = run("serve", *DUMMY, "--dry-run", "--policy", "mine", "--policy-dir", folder)
+        assert code == 0, err
+        write(folder, lib__way=WAY + "\n")
+        code, out, _ = run("policy", "check", policy)
+        assert re.search(r"version: (\w+)", out)[1] != first, out
+        os.remove(os.path.join(folder, "lib", "way.lua"))
+        code, _, err = run(*SIMULATE, "--policy", policy)
+        assert code == 1 and "mine.lua:1: there is no lib/way.lua in " + folder in err, err
+
+
 CASES = [
+    code_is_shared_by_every_command,
     a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate,
     serve_takes_params_with_the_policy_as_simulate_does,
     a_policy_that_is_nearly_there_is_named,

@@ -184,6 +184,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in ("fcfs", "priority", "fair"):
             shutil.copy(f"policies/{name}.lua", folder)
+        shutil.copytree("policies/lib", os.path.join(folder, "lib"))
         site = Site(args.binary, [*args.serve, "--policy-dir", folder, "--policy", "fcfs", "--max-num-seqs", "16"])
         try:
 

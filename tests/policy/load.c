@@ -23,7 +23,7 @@ static struct lua_watchdog *dog;
 static int load_for(int n_ranks, const char *source, size_t n, const char *params, struct err *e)
 {
     struct policy p;
-    struct lua_opts o = {.watchdog = dog, .quiet = true, .n_ranks = n_ranks};
+    struct lua_opts o = {.watchdog = dog, .quiet = true, .n_ranks = n_ranks, .folder = "policies"};
     int rc = lua_policy_load(&p, "x.lua", source, n, &o, params, e);
     if (!rc)
         p.ops->destroy(p.ctx);
@@ -57,9 +57,11 @@ static void expect_good(const char *source)
 static void good_ones_load(void **state)
 {
     (void)state;
-    static const char *const files[] = {"policies/fcfs.lua",  "policies/priority.lua", "policies/fair.lua",
-                                        "policies/shift.lua", "policies/flying.lua",   "policies/static.lua",
-                                        "policies/auto.lua",  "policies/sidp.lua"};
+    static const char *const files[] = {
+        "policies/fcfs.lua",   "policies/priority.lua", "policies/fair.lua",       "policies/shift.lua",
+        "policies/flying.lua", "policies/static.lua",   "policies/auto.lua",       "policies/sidp.lua",
+        "policies/bucket.lua", "policies/daynight.lua", "policies/leastwaste.lua", "policies/ontime.lua",
+        "policies/prefix.lua", "policies/session.lua",  "policies/shortest.lua",   "policies/tiers.lua"};
     expect_good(POLICY(""));
     expect_good("\xef\xbb\xbf" POLICY(""));
     expect_good("return { api = 1, " STEP "}"); /* doc is for readers */

@@ -151,7 +151,7 @@ static void open_threaded(struct rig *t)
     clock_init_real(&t->clock);
     if (lua_watchdog_start(&t->dog, &e) || model_open_dummy(&t->model, "tests/data/sim_model.json", DT_BF16, 1, &e))
         fail_msg("%s", e.text);
-    t->opts = (struct lua_opts){.watchdog = t->dog, .quiet = true};
+    t->opts = (struct lua_opts){.watchdog = t->dog, .quiet = true, .folder = "policies"};
     struct engine_setup s = {.ops = backend_sim(),
                              .device = {.sim_step_ns = 100000, .sim_row_ns = 100},
                              .model = t->model,

@@ -182,8 +182,9 @@ static void fake_cancel(struct fake *f, uint64_t tag, int code)
 static void fake_policy(struct fake *f, const struct engine_message *m)
 {
     struct policy *p = m->payload;
-    char text[200];
-    snprintf(text, sizeof text, "{\"active\":{\"name\":\"%s\",\"sha256\":\"%s\"}}", p->name, p->sha256);
+    char text[1000];
+    snprintf(text, sizeof text, "{\"active\":{\"name\":\"%s\",\"sha256\":\"%s\",\"libs\":\"%s\"}}", p->name, p->sha256,
+             p->libs);
     if (p->ops && p->ops->destroy)
         p->ops->destroy(p->ctx);
     mem_free(p);

@@ -60,8 +60,12 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
         model_open_dummy(&t->model, k->ranks > 1 ? "tests/data/sim_ranks.json" : "tests/data/sim_model.json", DT_BF16,
                          1, &e))
         fail_msg("%s", e.text);
-    t->opts = (struct lua_opts){
-        .watchdog = t->dog, .heap_bytes = k->heap_bytes, .soft_ns = RIG_SOFT_NS, .hard_ns = k->hard_ns, .quiet = true};
+    t->opts = (struct lua_opts){.watchdog = t->dog,
+                                .heap_bytes = k->heap_bytes,
+                                .soft_ns = RIG_SOFT_NS,
+                                .hard_ns = k->hard_ns,
+                                .quiet = true,
+                                .folder = "policies"};
     struct engine_setup s = {.ops = k->ops ? k->ops : backend_sim(),
                              .ffn = k->ffn,
                              .device = {.sim_step_ns = 1000000, .sim_row_ns = 10000, .pool = k->ffn},

@@ -78,4 +78,18 @@ function M.clean(e)
   assert(state.policy.last_error == "", state.policy.last_error)
 end
 
+-- A prompt of n tokens: the first `shared` are those of every prompt of this family, the others its own.
+function M.prompt(family, shared, n, own)
+  local ids = {}
+  for i = 1, n do ids[i] = i <= shared and (family * 37 + i) % 500 or 500 + (own * 53 + i) % 500 end
+  return ids
+end
+
+-- Are there no more than 60 lines of this policy? Those that answer a question are meant to be read.
+function M.is_short(file)
+  local n = 0
+  for _ in io.lines(file) do n = n + 1 end
+  return n <= 60
+end
+
 return M

@@ -149,7 +149,7 @@ describe("the report of a check", function()
     for _, name in ipairs { "fcfs", "priority", "fair", "shift", "flying", "static", "auto" } do
       local file = "policies/" .. name .. ".lua"
       local f = assert(io.open(file))
-      local report = assert(moonshift.check(f:read("*a"), file:match("(%w+)%.lua")))
+      local report = assert(moonshift.check(f:read("*a"), file:match("(%w+)%.lua"), "policies"))
       f:close()
       assert.is_truthy(report:find("two fresh machines decide the same", 1, true))
       assert.is_truthy(report:find("dry runs on 2, 4 and 8 ranks: the same", 1, true), report)

@@ -1,0 +1,199 @@
+#include "lua/libs.h"
+
+#include <lauxlib.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/base/file.h"
+#include "lua/scan.h"
+#include "lua/script.h"
+
+/* ---- what a table names */
+
+static void read_name(lua_State *L, struct lib_names *out)
+{
+    char shown[80];
+    struct err e = {0};
+    if (lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "lib must be a list of names, lib = { \"victims\" }, and has a %s", luaL_typename(L, -1));
+    vm_escape(shown, sizeof shown, lua_tostring(L, -1), lua_objlen(L, -1));
+    if (out->n == POLICY_LIBS)
+        luaL_error(L, "lib names more than %d files", POLICY_LIBS);
+    char *name = out->items[out->n];
+    if (strlen(lua_tostring(L, -1)) != lua_objlen(L, -1) || script_name(name, lua_tostring(L, -1), &e) ||
+        strcmp(name, lua_tostring(L, -1)) != 0)
+        luaL_error(L, "lib: '%s' is no name of a file lib/NAME.lua (letters, digits, '_', '-', without .lua)", shown);
+    for (int i = 0; i < out->n; i++)
+        if (!strcmp(out->items[i], name))
+            luaL_error(L, "lib names '%s' twice", shown);
+    out->n++;
+}
+
+void libs_declared(lua_State *L, int table, struct lib_names *out)
+{
+    out->n = 0;
+    lua_getfield(L, table, "lib");
+    if (!lua_isnil(L, -1) && lua_type(L, -1) != LUA_TTABLE)
+        luaL_error(L, "lib must be a list of names, lib = { \"victims\" }, not a %s", luaL_typename(L, -1));
+    size_t n = lua_isnil(L, -1) ? 0 : lua_objlen(L, -1), n_all = 0;
+    if (!lua_isnil(L, -1))
+        for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1))
+            n_all++;
+    if (n_all != n)
+        luaL_error(L, "lib must be a list of names, lib = { \"victims\" }, without names of its own");
+    for (size_t i = 1; i <= n; i++) {
+        lua_rawgeti(L, -1, (int)i);
+        read_name(L, out);
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+}
+
+/* ---- where it names them */
+
+static bool is_word(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
+}
+
+/* Does `lib =` begin here, as a word? */
+static bool is_lib(const char *source, const char *at, const char *end)
+{
+    const char *p = at + 3;
+    if (end - at < 4 || strncmp(at, "lib", 3) != 0 || (at > source && is_word(at[-1])))
+        return false;
+    while (p < end && (*p == ' ' || *p == '\t'))
+        p++;
+    return p + 1 < end && *p == '=' && p[1] != '=';
+}
+
+int libs_line(const char *source, size_t n, const char *name)
+{
+    const char *end = source + n, *at = source;
+    size_t len = strlen(name);
+    int line = 1;
+    for (; at < end && !is_lib(source, at, end); at++)
+        line += *at == '\n';
+    int declared = at < end ? line : 1;
+    for (; at < end; at++) {
+        line += *at == '\n';
+        if ((*at == '"' || *at == '\'') && (size_t)(end - at) > len + 1 && !strncmp(at + 1, name, len) &&
+            at[len + 1] == *at)
+            return line;
+    }
+    return declared;
+}
+
+/* ---- reading */
+
+static int not_found(const struct libs *l, const struct lib_user *by, const char *name, struct err *e)
+{
+    int line = libs_line(by->source, by->n, name);
+    if (!l->folder)
+        return err_set(e, E_NOTFOUND, "%s:%d: lib '%s': this policy has no folder in which lib/%s.lua could lie",
+                       by->file, line, name, name);
+    return err_set(e, E_NOTFOUND, "%s:%d: there is no lib/%s.lua in %.200s", by->file, line, name, l->folder);
+}
+
+static size_t total(const struct libs *l)
+{
+    size_t n = l->n_policy;
+    for (int i = 0; i < l->n; i++)
+        n += l->items[i].source.len;
+    return n;
+}
+
+static int read_source(struct libs *l, const struct lib_user *by, struct lib *lib, struct err *e)
+{
+    char path[PATH_MAX], file[NAME_BYTES + 8];
+    struct err why = {0};
+    int len = l->folder ? snprintf(path, sizeof path, "%s/lib/%s.lua", l->folder, lib->name) : -1;
+    if (len < 0 || len >= PATH_MAX || access(path, F_OK) != 0)
+        return not_found(l, by, lib->name, e);
+    size_t had = total(l), room = had < LUA_SOURCE_BYTES ? LUA_SOURCE_BYTES - had : 0;
+    if (file_read_within(&lib->source, l->folder, path, LUA_SOURCE_BYTES, &why))
+        return err_set(e, why.code, "%s:%d: lib '%s' cannot be read: %s", by->file,
+                       libs_line(by->source, by->n, lib->name), lib->name, why.text);
+    if (lib->source.len > room)
+        return err_set(e, E_INPUT, "%s:%d: with lib '%s' the policy has %zu bytes; at most %d are taken", by->file,
+                       libs_line(by->source, by->n, lib->name), lib->name, had + lib->source.len, LUA_SOURCE_BYTES);
+    snprintf(file, sizeof file, "lib/%s", lib->name);
+    return scan_source(file, lib->source.data ? lib->source.data : "", lib->source.len, l->watchdog, e);
+}
+
+int libs_find(struct libs *l, const struct lib_user *by, const char *name, int *place, struct err *e)
+{
+    for (int i = 0; i < l->n; i++)
+        if (!strcmp(l->items[i].name, name)) {
+            *place = i;
+            return 0;
+        }
+    if (l->n == POLICY_LIBS)
+        return err_set(e, E_INPUT,
+                       "%s:%d: lib '%s' is one too many: a policy has at most %d, those of its libraries "
+                       "included",
+                       by->file, libs_line(by->source, by->n, name), name, POLICY_LIBS);
+    struct lib *lib = &l->items[l->n];
+    *lib = (struct lib){0};
+    snprintf(lib->name, sizeof lib->name, "%s", name);
+    int rc = read_source(l, by, lib, e);
+    if (rc) {
+        buf_free(&lib->source);
+        return rc;
+    }
+    *place = l->n++;
+    return 0;
+}
+
+void libs_free(struct libs *l)
+{
+    for (int i = 0; i < l->n; i++)
+        buf_free(&l->items[i].source);
+    l->n = 0;
+}
+
+/* ---- all of them */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct lib *const *)a)->name, (*(const struct lib *const *)b)->name);
+}
+
+static void in_order(const struct libs *l, const struct lib *out[POLICY_LIBS])
+{
+    for (int i = 0; i < l->n; i++)
+        out[i] = &l->items[i];
+    qsort(out, (size_t)l->n, sizeof *out, by_name);
+}
+
+/* The lengths go before the texts, so that no two policies are the same bytes. */
+struct sha256 libs_sha256(const struct libs *l, const char *source, size_t n)
+{
+    if (!l->n)
+        return hash_sha256(source, n);
+    const struct lib *items[POLICY_LIBS];
+    struct buf all = {0};
+    in_order(l, items);
+    buf_printf(&all, "policy %zu\n", n);
+    for (int i = 0; i < l->n; i++)
+        buf_printf(&all, "lib %s %zu\n", items[i]->name, items[i]->source.len);
+    buf_put(&all, source, n);
+    for (int i = 0; i < l->n; i++)
+        buf_put(&all, items[i]->source.data ? items[i]->source.data : "", items[i]->source.len);
+    struct sha256 sum = hash_sha256(all.data, all.len);
+    buf_free(&all);
+    return sum;
+}
+
+void libs_list(const struct libs *l, char out[POLICY_LIBS_TEXT])
+{
+    const struct lib *items[POLICY_LIBS];
+    size_t len = 0;
+    in_order(l, items);
+    out[0] = 0;
+    for (int i = 0; i < l->n; i++)
+        len += (size_t)snprintf(out + len, POLICY_LIBS_TEXT - len, "%s%s", i ? " " : "", items[i]->name);
+}

@@ -1,0 +1,41 @@
+-- Two ways in one policy. By day, when `busy` requests or more come a second, the least prompt goes first and steps are
+-- small, so that answers do not stall; by night, first come first served in large steps. A tenth of `busy` lies between
+-- day's beginning and its end. The load decides, not the hour: a policy has no clock but the engine's.
+
+local day = false
+
+return {
+  api = 1,
+  doc = "By day the least prompt first in small steps, by night first come first served in large ones.",
+  lib = { "order", "serve" },
+
+  params = {
+    busy = { default = 4, min = 0, max = 1e6, doc = "requests a second from which it is day" },
+    patience = { default = 5, min = 0, max = 1000, doc = "by day: seconds by which 1000 tokens set a request back" },
+    day_budget = { default = 1024, min = 1, type = "integer", doc = "tokens per step by day" },
+    night_budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step by night" },
+    window = { default = 32, min = 1, max = 256, type = "integer", doc = "by day: requests to choose from" },
+  },
+
+  needs = { "waiting.arrival", "waiting.remaining" },
+
+  step = function(view, act, p)
+    day = view.arrival_rate >= p.busy * (day and 0.9 or 1)
+    if not day then return lib.serve.all(view, act, p.night_budget) end
+    local waiting = view.waiting
+    lib.serve.all(view, act, p.day_budget, lib.order.by(view, p.window, function(row)
+      return waiting.arrival[row] + p.patience * (waiting.remaining[row] - view.cached(waiting.id[row])) / 1000
+    end))
+  end,
+
+  export = function() return day end,
+  import = function(state) day = state end,
+
+  tests = {
+    ["by night the first to come, by day the shorter one"] = function(t)
+      local waiting = { { name = "long", prompt = 900, arrival = 1 }, { name = "short", prompt = 9, arrival = 1.1 } }
+      assert(t.step { max_num_seqs = 1, waiting = waiting }[1].name == "long")
+      assert(t.step { max_num_seqs = 1, waiting = waiting, params = { busy = 0 } }[1].name == "short")
+    end,
+  },
+}

@@ -1,0 +1,33 @@
+-- The longest cached prefix first, as SGLang's lpm, with ageing: a second of waiting counts as `ageing` cached tokens,
+-- so who has nothing in the cache is overtaken only so long. Only the first `window` of the queue, which is in the
+-- order of arrival, are looked at.
+
+return {
+  api = 1,
+  doc = "The longest cached prefix first; waiting makes up for what is not cached.",
+  lib = { "order", "serve" },
+
+  params = {
+    ageing = { default = 500, min = 0, max = 1e6, doc = "cached tokens that a second of waiting makes up for" },
+    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests of the queue to choose from" },
+    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+  },
+
+  needs = { "waiting.arrival" },
+
+  step = function(view, act, p)
+    local waiting = view.waiting
+    lib.serve.all(view, act, p.budget, lib.order.by(view, p.window, function(row)
+      return p.ageing * waiting.arrival[row] - view.cached(waiting.id[row])
+    end))
+  end,
+
+  tests = {
+    ["without a cache the first to come is first"] = function(t)
+      local plan = t.step {
+        max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } },
+      }
+      assert(plan[1].name == "early")
+    end,
+  },
+}

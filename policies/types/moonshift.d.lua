@@ -1,0 +1,260 @@
+---@meta moonshift
+-- What an editor may know of policies. Made by tests/lint/types.py of lua/*.c and docs/policies-reference.md:
+-- python3 tests/lint/types.py --update
+
+---@class moonshift.Layout
+---@field sp integer?
+---@field tp integer?
+---@field pp integer?
+
+---@class moonshift.Pending
+---@field ranks integer[]
+---@field when string
+---@field release boolean
+---@field age_ms number
+---@field weights moonshift.Layout?
+---@field reason string
+
+---@class moonshift.Order
+---@field when "hard"|"drain"|"soft"|"ready"|nil "hard" (default)
+---@field kv "migrate"|"park"|"host"|"recompute"|"keep"|nil "migrate" (default)
+---@field base moonshift.Layout? { sp =, tp =, pp = }
+---@field weights moonshift.Layout? { sp =, tp =, pp = }
+---@field max_wait_ms number? 10000
+---@field requests number[]?
+---@field reason string? text
+
+---@class moonshift.Param
+---@field default number|boolean|string|table<string, number>
+---@field min number?
+---@field max number?
+---@field type "integer"?
+---@field choices string[]?
+---@field doc string?
+
+---@class moonshift.Queue
+---@field n integer the rows of each column
+---@field id number[] always there when another column is
+---@field tenant string[] as the request says; a lower priority is sooner
+---@field priority number[] as the request says; a lower priority is sooner
+---@field arrival number[] as the request says; a lower priority is sooner
+---@field prompt number[] as the request says; a lower priority is sooner
+---@field max_tokens number[] as the request says; a lower priority is sooner
+---@field slo_ttft_ms number[] the client's wishes
+---@field slo_tpot_ms number[] 0: none
+---@field preempted number[] how often
+---@field waiting_since number[] since when it waits
+---@field started number[] 0: it never started
+---@field open_ended boolean[] true: the client gave no max_tokens
+---@field offline boolean[] true: a line of a batch (serving.md): nobody waits for its answer
+---@field key number[] its sort key
+---@field computed number[] tokens that have KV
+---@field output number[] tokens made
+---@field remaining number[] tokens yet to compute (1 for a decode)
+---@field blocks number[] KV blocks held
+---@field group number[] the id of its group (0: it waits)
+---@field home number[] the group that has the placement of its KV (0: none has)
+---@field parked boolean[] true: it waits, with its KV kept
+---@field in_host boolean[] true: it is parked, with its KV in host memory
+---@field held number[] until when it is held (0: it is not)
+---@field drafted number[] draft tokens that were verified
+---@field accepted number[] of them, those that were right
+---@field rejected number[] how often one was wrong
+---@field probe number[] the id of the request that it is a probe of; 0: it is none
+---@field probe_every number[] tokens between probes (0: it asked for none, or its thinking is over)
+---@field probed_at number[] its output when it was probed last (0: never)
+---@field answers number[] probes that came to their end
+---@field first integer[] rows at the ends of the queue, see above
+---@field last integer[] rows at the ends of the queue, see above
+
+---@class moonshift.Group
+---@field id number ranks is a list
+---@field size number ranks is a list
+---@field tokens_per_block number tokens in one
+---@field capacity_tokens number tokens that it can cache in all
+---@field ranks integer[] ranks is a list
+---@field base moonshift.Layout the layout it was bound with
+---@field weights moonshift.Layout|false the layout whose shares its ranks hold; false: they hold all weights
+---@field layout moonshift.Layout { sp, tp, pp } of its last step
+---@field n_running number requests that run here
+---@field load number tokens ahead of a newcomer, where there are several groups
+---@field kv_free number free blocks of its placement
+---@field steps number so far; of the last step; since it was bound
+---@field last_step_tokens number so far; of the last step; since it was bound
+---@field last_step_ms number so far; of the last step; since it was bound
+---@field since_ms number so far; of the last step; since it was bound
+---@field mean_tokens number of a step, averaged over about 16: a batch that is smaller than that is getting smaller
+---@field idle boolean not in a step
+---@field held boolean an order waits for its ranks, so no step
+---@field closed boolean it admits nobody, or only those whom an order is for
+---@field ffn "was"|"cas"|"mixed"|"local" the way of pooled FFN layers that its ranks do not own: "was", "cas", or "mixed" where layers differ; "local": there are none such
+
+---@class moonshift.Request
+---@field id number
+---@field name string
+---@field tenant string
+---@field priority number
+---@field prompt number
+---@field max_tokens number
+---@field open_ended boolean
+---@field offline boolean
+---@field arrival number
+---@field slo_ttft_ms number
+---@field slo_tpot_ms number
+---@field computed number
+---@field output number
+---@field preempted number
+---@field key number
+---@field again boolean
+---@field ending "stop"|"length"|"abort"|"error"|"refused"
+---@field cached number?
+---@field ttft_ms number?
+
+---@class moonshift.Node
+---@field sets integer[][] lists of ranks that may be groups: aligned ranges of 1, 2, 4, ... ranks, all ranks, and what --comm-sets adds
+---@field stages table<integer, integer[]> by the size of a group: in how many pipeline stages it can be bound ({ 1, 2, 4 })
+---@field tokens_per_block table<integer, number> by the size of a group: a wider group holds more tokens in a block of the same bytes
+---@field layouts table<integer, moonshift.Layout[]> by the size of a group: a list of { sp =, tp = } that run, the smallest tp first
+---@field model string as the server runs
+---@field device string as the server runs
+---@field residency "replicated"|"pooled"|"sharded" "replicated": every rank has all weights; "pooled": the FFN matrices of a layer lie on one rank; "sharded": a rank holds its share of the layout that its group runs
+---@field ffn table|false of pooled weights layers, slots, layer_bytes (of the largest), freed_bytes (of the rank on which it is least; both are 0 on simulated devices without a description), replica_blocks (KV blocks that a rank lends for a copy of one layer) and owners, the rank of each layer (the first is owners[1]; a list of ranks where they have a share each); false: they are not pooled
+---@field ranks integer[] a list, and how many
+---@field heads { q: integer, kv: integer, head_dim: integer } q, kv, head_dim
+---@field n_ranks number a list, and how many
+---@field memory_bytes number each of a rank
+---@field weight_bytes number each of a rank
+---@field kv_bytes number each of a rank
+---@field kv_blocks number each of a rank
+---@field host_kv_blocks number blocks of host memory for KV, of all ranks together; 0: there is none
+---@field shard_bytes number what a rank may hold of such shares, old and new; 0: not sharded
+---@field max_num_seqs number as the server runs
+---@field max_num_batched_tokens number as the server runs
+---@field max_model_len number as the server runs
+
+---@class moonshift.Batch
+---@field tokens number
+---@field n number
+---@field n_decodes number
+---@field group number
+---@field add fun(self: moonshift.Batch, id: number, n: integer?): integer?, string? tokens added
+---@field decodes fun(self: moonshift.Batch): integer how many were added
+---@field prefill fun(self: moonshift.Batch, list: moonshift.Queue|number[]|nil, budget: number?, where: "any"?): integer tokens added
+
+---@class moonshift.View
+---@field now number the time
+---@field step number how many scheduling points there were
+---@field n_waiting number requests that wait and run; prompt tokens that wait
+---@field n_running number requests that wait and run; prompt tokens that wait
+---@field waiting_tokens number requests that wait and run; prompt tokens that wait
+---@field kv_free number KV blocks of the rank that has the fewest free
+---@field kv_total number KV blocks of the rank that has the fewest free
+---@field tokens_per_block number KV blocks of the rank that has the fewest free
+---@field arrival_rate number requests per second, averaged over about 10 s
+---@field max_num_seqs number the limits of a step
+---@field max_num_batched_tokens number the limits of a step
+---@field last_step_tokens number of the last step of any group
+---@field last_step_ms number of the last step of any group
+---@field last_switch_ms number since the partition changed last; math.huge: never
+---@field head_tokens number tokens of the first waiting request so far (0: none waits)
+---@field group_capacity number tokens that the roomiest group can cache
+---@field fetch_ms number pooled weights: what the fetches of a step take that fetches all it lacks, and how long its products wait for them, averaged over about ten such steps
+---@field was_wait_ms number 0: not measured yet
+---@field replicas number pooled weights: layers that lie on every rank, or are on their way there
+---@field host_free number blocks of host memory for KV, counted alike
+---@field host_total number 0 and 0: there is none
+---@field copies number copies of KV under way, from rank to rank, to host memory and back: what they leave is free when they have ended
+---@field groups moonshift.Group[] all groups, in the order of their ranks: groups
+---@field idle moonshift.Group[] those that may take a step: not in one, and not held by an order
+---@field free_ranks integer[] ranks in no group
+---@field dead_ranks integer[] ranks that have failed
+---@field pending moonshift.Pending[] orders that wait: ranks, when ("hard" when its time is up), release, age_ms, reason; weights, the layout whose weights it moves, where it does
+---@field waiting moonshift.Queue the two queues: n, and the columns that needs names
+---@field running moonshift.Queue the two queues: n, and the columns that needs names
+---@field cached fun(id: number, group: (moonshift.Group|integer)?): number?, string? of a waiting request the tokens that the prefix cache has there, or in the group that has most of them
+---@field cover fun(wide: integer, narrow: integer): integer[][] a partition of the living ranks, as a list of lists: first a group of at most wide ranks, then groups of at most narrow
+---@field drafted fun(id: number, source: string, depth: integer?): number?, number|string, number? of one source of draft tokens: those that steps have verified for the request, those that were right, and how often one was wrong
+---@field early_stop fun(id: number): number, number two numbers: the tokens between probes and the answers that have to agree, as the request asked; 0 and 0: it did not
+---@field embed fun(): table?, string? of an encoder beside the model: a table of replicas, of those that are alive and that are allowed to run by the rule of now, of texts and tokens that no replica has yet, and running, a list of the tokens on each replica (-1: it has failed)
+---@field estimate fun(group: moonshift.Group|integer, layout: moonshift.Layout?, what: moonshift.Batch|number, options: table?): number?, number|string the milliseconds that the step would take, and how many steps of that layout this rests on; nil and why when the layout cannot run
+---@field estimate_draft fun(batch: moonshift.Batch, source: string, n: integer, requests: integer?): number?, number|string the milliseconds that it takes, behind the batch's step, to guess n tokens for each of so many of its requests (all that decode unless given) by this source, and how many forwards of a draft model this rests on
+---@field estimate_move fun(tokens: number, where: "host"?): number the milliseconds that KV of so many tokens takes from ranks to other ranks, or to host memory or back, at the rate of the last copies
+---@field estimate_reshard fun(group: moonshift.Group|integer, layout: moonshift.Layout): table?, string? what act.reshard would move: { bytes, ms, stop_ms }, into all ranks together, at the rate of the last ones; stop_ms is the part for which there is no room beforehand, so that the group waits for it
+---@field forecast fun(wide: integer?, narrow: integer?, options: table?): number?, number|string, number?, number? what the partition view.cover(wide, narrow) would bring, or without wide and narrow the present one: four numbers nil and why: the KV of those that run finds no room there, no group holds the longest request, no layout runs
+---@field narrowest fun(tokens: number): integer[]? the ranks of the narrowest possible group that caches so many tokens; nil: there is none
+---@field probe fun(id: number, k: integer): string?, string? the answer of the k-th last probe of the request, without white space; "": it was empty, or did not end
+---@field row fun(queue: moonshift.Queue, k: integer): integer? the row of the k-th request in the queue's order (view.running, too); nil: there are fewer
+---@field says fun(id: number, k: integer, words: string): boolean true: these words stand, as words, in what that probe said (case does not count; a space is any white space)
+---@field tenant fun(name: string): number, number, number three numbers: how many requests of this tenant wait, how many run, and the tokens of those that wait
+---@field tenants fun(): string[] the names of the tenants that have a request here, in their order
+---@field victims fun(group: moonshift.Group|integer): number[] a list of ids: who has to leave the group so that the first of the waiting can start in it
+
+---@class moonshift.Act
+---@field batch fun(group: moonshift.Group|integer): moonshift.Batch?, string? Refused when: the group is busy, or has a batch in this plan
+---@field bind fun(ranks: integer[], options: moonshift.Order?): true?, string? Refused when: no such ranks, one has failed, or there is no communicator for them; the plan uses them otherwise
+---@field comm fun(ranks: integer[], algorithm: "auto"|"oneshot"|"twoshot"|"library"|nil): table?, string? Refused when: no communicator for these ranks; "library" where library_bytes is missing
+---@field conclude fun(id: number): true?, string?
+---@field draft fun(id: number, n: integer, source: string?, shape: "chain"|"tree"|nil, next: integer?): number?, number|string, number?, string? Refused when: it is in no batch of this plan, or in one that was forwarded; it does not decode; n is more than it has already (less takes some back); there is no such source; a tree on a device that verifies chains only (GPUs), or while a server records; steps are simulated, and nothing says how often a guess is right
+---@field embed fun(rule: { route: string?, replicas: integer?, short: number?, short_replicas: integer? }?): true?, string? Refused when: no encoder is served beside the model, or the server records; more replicas than there are; no replica would be left for texts that are not short
+---@field evict_drafts fun(rule: "oldest"|"unused"|"largest"): true?, string? Refused when: nothing that was said is kept for drafts here
+---@field ffn fun(group: moonshift.Group|integer|"all", way: "local"|"was"|"cas", options: { layers: integer[] }?): true?, string? Refused when: weights are not pooled; no such group or layers; local where a rank of the group does not own one of the layers; local or cas where a layer is cut into shares
+---@field forward fun(group: moonshift.Group|integer, batch: moonshift.Batch, layout: moonshift.Layout?, options: { ahead: integer?, micro: integer? }?): true?, string? Refused when: the batch is empty or was forwarded; sp * tp * pp is not the group's size; pp is not what the group was bound with; the model cannot run so; this plan orders the ranks elsewhere (hard)
+---@field hold fun(request: number|moonshift.Request, reason: string?, hold_until: number?): true?, string? Refused when: it does not wait; until (a time like view.now; a minute from now by default) is past, or more than an hour after its first hold
+---@field log fun(text: string): true?, string? Refused when: more than 8 lines a step (20 a second elsewhere)
+---@field open fun(group: moonshift.Group|integer): true?, string? Refused when: no such group
+---@field preempt fun(what: number|moonshift.Group, how: "recompute"|"hard"|"drain"|"soft"): true?, string? Refused when: it does not run; it is in a step that runs now; it is in this plan already
+---@field probe fun(id: number): true?, string? Refused when: the model has no thinking that is known to end; it did not ask for an early stop; its thinking is over; it does not run, or has said nothing; a probe of it is under way; there is no room for one
+---@field refuse fun(request: number|moonshift.Request, code: integer?, retry_after: integer?, why: string?): true?, string? Refused when: it has begun
+---@field release fun(group: moonshift.Group|integer, how: string|moonshift.Order|nil): true?, string?
+---@field remap fun(id: number, group: (moonshift.Group|integer)?, kv: string?): true?, string? Refused when: it is in a step or on its way; the group admits nobody or has no room; keep: it has another placement
+---@field reshard fun(group: moonshift.Group|integer, layout: moonshift.Layout, options: moonshift.Order?): true?, string? Refused when: every rank has all weights; the layout cannot run; a rank has no room for its share; as for bind
+---@field swap_in fun(id: number, group: moonshift.Group|integer): true?, string? Refused when: it is in a step or on its way; there is no host memory, or no room in it; it has no KV yet
+---@field swap_out fun(id: number): true?, string? Refused when: it is in a step or on its way; there is no host memory, or no room in it; it has no KV yet
+---@field wake fun(ms: number): true?, string? Refused when: not in (0, 60000]
+---@field weights fun(group: moonshift.Group|integer|"all", what: string|moonshift.Layout, options: { layers: integer[] }?): true|table|nil, string? Refused when: weights are not pooled; no such layers; sequences hold the KV blocks that copies would take, or a request would not fit beside them; the copies are just being given up
+---@field widen fun(): boolean?, string? Refused when: as for bind
+
+---@class moonshift.Test
+---@field step fun(world: table): table a step in a made-up situation: its plan
+---@field admit fun(request: table): number?, integer?, integer? the key; or nil, code and retry_after
+---@field start fun(world: table): table what is ordered when the policy takes over
+
+---@class moonshift.Policy
+---@field api 1 required: 1
+---@field doc string? one line that says what the policy does; shown by policy check, GET /admin/policy and in the log
+---@field params table<string, moonshift.Param>? the parameters
+---@field needs string[]? the columns that it reads
+---@field lib string[]? names of files whose code it uses, lib = { "victims" }
+---@field start fun(node: moonshift.Node, act: moonshift.Act, p: table<string, any>, view: moonshift.View)? called each time that the policy takes over, also by a rollback
+---@field step fun(view: moonshift.View, act: moonshift.Act, p: table<string, any>) required
+---@field admit (fun(request: moonshift.Request, view: moonshift.View, act: moonshift.Act, p: table<string, any>): number?)? a request arrives
+---@field finish fun(request: moonshift.Request, view: moonshift.View, p: table<string, any>)? a request has ended
+---@field export (fun(): any)? what crosses a swap: plain data, at most 8 levels and 64 KiB. import runs before start
+---@field import fun(state: any)? what crosses a swap: plain data, at most 8 levels and 64 KiB. import runs before start
+---@field tests table<string, fun(t: moonshift.Test)>? functions by name, run before the policy may go live
+---@field fits (fun(node: moonshift.Node, p: table<string, any>): boolean, string?)? are these parameters possible on this node? Returns true, or false and a text that says what would be
+
+---@type table<string, table> what the files of lib/ return that the policy's table names
+lib = {}
+
+---Iterates over numbers, then texts, at most 4096 keys.
+---@param t table
+---@return fun(): any, any
+function sorted_pairs(t) end
+
+---r() is in [0, 1), r(n) in 1..n, the same everywhere.
+---@param seed number
+---@return fun(n: integer?): number
+function rng(seed) end
+
+---x, but at least low and at most high.
+---@param x number
+---@param low number
+---@param high number
+---@return number
+function clamp(x, low, high) end
+
+---A line of the log: at most 8 a step.
+---@param text string
+---@return true?, string?
+function log(text) end

@@ -1,0 +1,376 @@
+"""policies/types/moonshift.d.lua, what an editor may know of policies, is what the binding (lua/*.c) offers and what
+docs/policies-reference.md says of it. --update makes it anew. What has a type of its own is in the tables below; a name
+that the binding has and they lack is told."""
+
+import os
+import re
+import sys
+
+sys.path.insert(0, "tests/lint")
+from source import Rules, read
+
+FILE = "policies/types/moonshift.d.lua"
+REFERENCE = "docs/policies-reference.md"
+G, B, R, L = "moonshift.Group", "moonshift.Batch", "moonshift.Request", "moonshift.Layout"
+GROUP, REQUEST, DONE = f"{G}|integer", f"number|{R}", "true?, string?"
+
+# ---- types: what is not in these tables is a number
+
+TYPES = {
+    "view": {
+        "groups": f"{G}[]",
+        "idle": f"{G}[]",
+        "free_ranks": "integer[]",
+        "dead_ranks": "integer[]",
+        "pending": "moonshift.Pending[]",
+        "waiting": "moonshift.Queue",
+        "running": "moonshift.Queue",
+    },
+    "column": {
+        **dict.fromkeys(("open_ended", "offline", "parked", "in_host"), "boolean[]"),
+        "tenant": "string[]",
+        "first": "integer[]",
+        "last": "integer[]",
+    },
+    "request": {
+        **dict.fromkeys(("open_ended", "offline", "again"), "boolean"),
+        **dict.fromkeys(("name", "tenant"), "string"),
+        "ending": '"stop"|"length"|"abort"|"error"|"refused"',
+        "cached": "number?",
+        "ttft_ms": "number?",
+    },
+    "group": {
+        **dict.fromkeys(("idle", "held", "closed"), "boolean"),
+        "ranks": "integer[]",
+        "layout": L,
+        "base": L,
+        "weights": f"{L}|false",
+        "ffn": '"was"|"cas"|"mixed"|"local"',
+    },
+    "pending": {
+        "ranks": "integer[]",
+        "when": "string",
+        "release": "boolean",
+        "weights": f"{L}?",
+        "reason": "string",
+    },
+    "node": {
+        "ranks": "integer[]",
+        "sets": "integer[][]",
+        "layouts": f"table<integer, {L}[]>",
+        "tokens_per_block": "table<integer, number>",
+        "stages": "table<integer, integer[]>",
+        "heads": "{ q: integer, kv: integer, head_dim: integer }",
+        "residency": '"replicated"|"pooled"|"sharded"',
+        "ffn": "table|false",
+        "model": "string",
+        "device": "string",
+    },
+}
+
+# ---- calls: by name their parameters and what they return
+
+QUESTIONS = {
+    "estimate": (f"group: {GROUP}, layout: {L}?, what: {B}|number, options: table?", "number?, number|string"),
+    "forecast": ("wide: integer?, narrow: integer?, options: table?", "number?, number|string, number?, number?"),
+    "estimate_reshard": (f"group: {GROUP}, layout: {L}", "table?, string?"),
+    "estimate_move": ('tokens: number, where: "host"?', "number"),
+    "estimate_draft": (f"batch: {B}, source: string, n: integer, requests: integer?", "number?, number|string"),
+    "drafted": ("id: number, source: string, depth: integer?", "number?, number|string, number?"),
+    "embed": ("", "table?, string?"),
+    "early_stop": ("id: number", "number, number"),
+    "probe": ("id: number, k: integer", "string?, string?"),
+    "says": ("id: number, k: integer, words: string", "boolean"),
+    "narrowest": ("tokens: number", "integer[]?"),
+    "cover": ("wide: integer, narrow: integer", "integer[][]"),
+    "row": ("queue: moonshift.Queue, k: integer", "integer?"),
+    "cached": (f"id: number, group: ({GROUP})?", "number?, string?"),
+    "tenant": ("name: string", "number, number, number"),
+    "tenants": ("", "string[]"),
+    "victims": (f"group: {GROUP}", "number[]"),
+}
+VERBS = {
+    "batch": (f"group: {GROUP}", f"{B}?, string?"),
+    "forward": (f"group: {GROUP}, batch: {B}, layout: {L}?, options: {{ ahead: integer?, micro: integer? }}?", DONE),
+    "draft": (
+        'id: number, n: integer, source: string?, shape: "chain"|"tree"|nil, next: integer?',
+        "number?, number|string, number?, string?",
+    ),
+    "evict_drafts": ('rule: "oldest"|"unused"|"largest"', DONE),
+    "embed": ("rule: { route: string?, replicas: integer?, short: number?, short_replicas: integer? }?", DONE),
+    "probe": ("id: number", DONE),
+    "conclude": ("id: number", DONE),
+    "preempt": (f'what: number|{G}, how: "recompute"|"hard"|"drain"|"soft"', DONE),
+    "open": (f"group: {GROUP}", DONE),
+    "refuse": (f"request: {REQUEST}, code: integer?, retry_after: integer?, why: string?", DONE),
+    "hold": (f"request: {REQUEST}, reason: string?, hold_until: number?", DONE),
+    "wake": ("ms: number", DONE),
+    "log": ("text: string", DONE),
+    "bind": ("ranks: integer[], options: moonshift.Order?", DONE),
+    "widen": ("", "boolean?, string?"),
+    "release": (f"group: {GROUP}, how: string|moonshift.Order|nil", DONE),
+    "remap": (f"id: number, group: ({GROUP})?, kv: string?", DONE),
+    "swap_out": ("id: number", DONE),
+    "swap_in": (f"id: number, group: {GROUP}", DONE),
+    "comm": ('ranks: integer[], algorithm: "auto"|"oneshot"|"twoshot"|"library"|nil', "table?, string?"),
+    "ffn": (f'group: {GROUP}|"all", way: "local"|"was"|"cas", options: {{ layers: integer[] }}?', DONE),
+    "weights": (
+        f'group: {GROUP}|"all", what: string|{L}, options: {{ layers: integer[] }}?',
+        "true|table|nil, string?",
+    ),
+    "reshard": (f"group: {GROUP}, layout: {L}, options: moonshift.Order?", DONE),
+}
+METHODS = {
+    "decodes": ("", "integer"),
+    "prefill": ('list: moonshift.Queue|number[]|nil, budget: number?, where: "any"?', "integer"),
+    "add": ("id: number, n: integer?", "integer?, string?"),
+}
+NODE, VIEW, ACT, P = "node: moonshift.Node", "view: moonshift.View", "act: moonshift.Act", "p: table<string, any>"
+HOOKS = {
+    "api": "1",
+    "doc": "string?",
+    "params": "table<string, moonshift.Param>?",
+    "needs": "string[]?",
+    "lib": "string[]?",
+    "start": f"fun({NODE}, {ACT}, {P}, {VIEW})?",
+    "step": f"fun({VIEW}, {ACT}, {P})",
+    "admit": f"(fun(request: {R}, {VIEW}, {ACT}, {P}): number?)?",
+    "finish": f"fun(request: {R}, {VIEW}, {P})?",
+    "export": "(fun(): any)?",
+    "import": "fun(state: any)?",
+    "tests": "table<string, fun(t: moonshift.Test)>?",
+    "fits": f"(fun({NODE}, {P}): boolean, string?)?",
+}
+ORDER = {
+    "when": '"hard"|"drain"|"soft"|"ready"|nil',
+    "kv": '"migrate"|"park"|"host"|"recompute"|"keep"|nil',
+    "base": f"{L}?",
+    "weights": f"{L}?",
+    "max_wait_ms": "number?",
+    "requests": "number[]?",
+    "reason": "string?",
+}
+GLOBALS = {
+    "sorted_pairs": ("t: table", "fun(): any, any", "Iterates over numbers, then texts, at most 4096 keys."),
+    "rng": ("seed: number", "fun(n: integer?): number", "r() is in [0, 1), r(n) in 1..n, the same everywhere."),
+    "clamp": ("x: number, low: number, high: number", "number", "x, but at least low and at most high."),
+    "log": ("text: string", DONE, "A line of the log: at most 8 a step."),
+}
+
+# ---- what the binding has
+
+
+def strings(path, name):
+    """The texts of an array of a C file."""
+    found = re.search(rf"\b{name}(?:\[\w*\])+ = \{{(.*?)\n?\}};", read(path), re.S)
+    return re.findall(r'"([^"]*)"', found[1]) if found else []
+
+
+def registered(path, prefix):
+    """The names that functions of a C file are given in its tables for Lua."""
+    text = read(path)
+    rows = re.findall(rf'\{{"(\w+)", {prefix}\w+\}}', text)
+    return rows + re.findall(rf'lua_pushcfunction\(L, {prefix}\w+\);\n\s*lua_setfield\(L, -2, "(\w+)"\);', text)
+
+
+def set_fields(path, start, end=""):
+    """Fields that are set between two places of a C file, or behind the first one."""
+    text = read(path)
+    part = text[text.index(start) : text.index(end, text.index(start)) if end else len(text)]
+    calls = re.findall(r'(?:lua_setfield\(L, [-\w]+|set_number\(L|put_field\(L), "(\w+)"', part)
+    return calls + re.findall(r'^        \{"(\w+)", ', part, re.M)
+
+
+def binding():
+    """By class: the names of its facts."""
+    top = [n for n in ("groups", "idle") if f'"{n}"' in read("lua/groups.c")]
+    hung = [n for n in ("free_ranks", "dead_ranks", "pending") if f'"{n}"' in read("lua/orders.c")]
+    queues = [n for n in ("waiting", "running") if f'"{n}"' in read("lua/bind.c")]
+    node = set_fields("lua/bind.c", "/* Which groups there may be", "/* The rank of a layer")
+    node += set_fields("lua/bind.c", "void bind_push_node", 'strict_guard(L, "node")')
+    varying = re.findall(r'"(\w+)"', re.search(r"\[GROUP_\w+\] = \{(.*?)\};", read("lua/groups.c"), re.S)[1])
+    fixed = set_fields("lua/groups.c", 'set_number(L, "id"', "lua_pushliteral")
+    return {
+        "view": strings("lua/bind.c", "scalar_names") + top + hung + queues,
+        "column": strings("lua/columns.c", "column_names"),
+        "request": strings("lua/bind.c", "field_names"),
+        "group": [n for n in fixed + varying if n not in ("sp", "tp", "pp")],
+        "node": [n for n in node if n not in ("q", "kv", "head_dim")],
+        "pending": [n for n in set_fields("lua/orders.c", "#include") if n not in hung],
+    }
+
+
+def calls():
+    """By table: the names of functions that the binding has, and those that have a signature here."""
+    queries = ("queries", "verbs", "verbs_probe", "verbs_embed")
+    asked = [n for f in queries for n in registered(f"lua/{f}.c", "view_")]
+    return (
+        ("view", sorted(set(asked)), QUESTIONS),
+        ("act", sorted(set(registered("lua/verbs.c", "act_")) - {"log"} | {"log"}), VERBS),
+        ("a batch", sorted(set(registered("lua/verbs_batch.c", "batch_")) - {"__newindex"}), METHODS),
+        ("a policy's table", strings("lua/script.c", "fields"), HOOKS),
+    )
+
+
+# ---- what the reference says
+
+
+def plain(text):
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace("\\|", "|")
+    text = re.sub(r",? \[?below\]?[.:]?", "", text).strip()
+    return re.split(r"(?<=[a-z)\]])\. ", text)[0].rstrip(".:;, ")
+
+
+def said():
+    """By section of the reference: what its tables say of each name in their first column."""
+    found, section = {}, ""
+    for line in read(REFERENCE).split("\n"):
+        if line.startswith("#"):
+            section = line.lstrip("# ")
+        cells = re.split(r"(?<!\\)\|", line)
+        if line.startswith("| `") and len(cells) >= 4:
+            names = re.findall(r"`(?:view\.|act\.|batch[:.])?\.?(\w+)", cells[1])
+            words = [plain(cells[2])] * len(names)
+            if len(words) > 1 and words[0].count(";") == len(names) - 1:
+                words = words[0].split("; ")
+            for name, of_it in zip(names, words):
+                found.setdefault(section, {}).setdefault(name, of_it)
+            if section == "act" and len(cells) > 4:
+                for name in names if not plain(cells[3]).startswith("the same") else ():
+                    found.setdefault("refused", {}).setdefault(name, "Refused when: " + plain(cells[3]))
+    return found
+
+
+# Under which heading of the reference the facts of a class stand.
+PLACES = {"view": "view", "column": "Columns", "group": "Groups", "node": "node", "pending": "", "request": ""}
+
+# ---- the file
+
+
+def note(words):
+    return " " + words if words else ""
+
+
+def facts(kind, name, told):
+    """A class of facts."""
+    words = told.get(PLACES[kind], {})
+    yield f"---@class moonshift.{name}"
+    for fact in binding()[kind]:
+        of_kind = TYPES.get(kind, {}).get(fact, "number[]" if kind == "column" else "number")
+        yield f"---@field {fact} {of_kind}{note(words.get(fact, ''))}"
+
+
+def functions(table, told, places, this=""):
+    for name, (parameters, returns) in sorted(table.items()):
+        words = next((told[p][name] for p in places if name in told.get(p, {})), "")
+        given = ", ".join(p for p in (this, parameters) if p)
+        yield f"---@field {name} fun({given}): {returns}{note(words)}"
+
+
+def made():
+    told = said()
+    lines = [
+        "---@meta moonshift",
+        "-- What an editor may know of policies. Made by tests/lint/types.py of lua/*.c and docs/policies-reference.md:",
+        "-- python3 tests/lint/types.py --update",
+        "",
+        f"---@class {L}",
+        "---@field sp integer?",
+        "---@field tp integer?",
+        "---@field pp integer?",
+        "",
+        *facts("pending", "Pending", told),
+        "",
+        "---@class moonshift.Order",
+        *(f"---@field {n} {t}{note(told['Orders for the partition'].get(n, ''))}" for n, t in ORDER.items()),
+        "",
+        "---@class moonshift.Param",
+        "---@field default number|boolean|string|table<string, number>",
+        "---@field min number?",
+        "---@field max number?",
+        '---@field type "integer"?',
+        "---@field choices string[]?",
+        "---@field doc string?",
+        "",
+        "---@class moonshift.Queue",
+        "---@field n integer the rows of each column",
+        *list(facts("column", "Queue", told))[1:],
+        "",
+        *facts("group", "Group", told),
+        "",
+        *facts("request", "Request", told),
+        "",
+        *facts("node", "Node", told),
+        "",
+        f"---@class {B}",
+        *(f"---@field {n} number" for n in strings("lua/verbs_batch.c", "facts")),
+        *functions(METHODS, told, ("act",), f"self: {B}"),
+        "",
+        *facts("view", "View", told),
+        *functions(QUESTIONS, told, ("view",)),
+        "",
+        "---@class moonshift.Act",
+        *functions(VERBS, told, ("refused",)),
+        "",
+        "---@class moonshift.Test",
+        "---@field step fun(world: table): table a step in a made-up situation: its plan",
+        "---@field admit fun(request: table): number?, integer?, integer? the key; or nil, code and retry_after",
+        "---@field start fun(world: table): table what is ordered when the policy takes over",
+        "",
+        "---@class moonshift.Policy",
+        *(f"---@field {n} {t}{note(told['The table'].get(n, ''))}" for n, t in HOOKS.items()),
+        "",
+        "---@type table<string, table> what the files of lib/ return that the policy's table names",
+        "lib = {}",
+    ]
+    for name, (parameters, returns, words) in GLOBALS.items():
+        names = [p.split(":")[0].rstrip("?") for p in parameters.split(", ")]
+        lines += ["", f"---{words}"]
+        lines += [f"---@param {p.replace(':', '', 1)}" for p in parameters.split(", ")]
+        lines += [f"---@return {returns}", f"function {name}({', '.join(names)}) end"]
+    return "\n".join(lines) + "\n"
+
+
+# ---- rules
+
+
+def unknown():
+    """What the binding has is typed here, and what is typed here the binding has."""
+    for what, has, typed in calls():
+        yield from (f"{what} has '{n}' in lua/*.c: give it a signature in {__file__}" for n in set(has) - set(typed))
+        yield from (f"{what} has no '{n}' in lua/*.c, and {__file__} has" for n in set(typed) - set(has))
+    for kind, names in binding().items():
+        if len(names) < 5:
+            yield f"{kind}: only {len(names)} names were found in lua/*.c: {', '.join(names)}"
+        yield from (f"{kind} has no '{n}' in lua/*.c" for n in set(TYPES.get(kind, ())) - set(names))
+    if set(GLOBALS) | {"lib"} - set(strings("lua/sandbox.c", "allowed")) != set(GLOBALS):
+        yield "lua/sandbox.c: the globals of ours are others"
+
+
+def unsaid():
+    """Each name has its words in the reference."""
+    told, text = said(), read(REFERENCE)
+    for kind, names in binding().items():
+        for n in names:
+            if n not in told.get(PLACES[kind], {}) and f"`{n}`" not in text:
+                yield f"{REFERENCE}: nothing of {kind}'s '{n}'"
+    for what, has, _ in calls()[:2]:
+        for n in has:
+            if f"{what}.{n}(" not in text:
+                yield f"{REFERENCE}: nothing of {what}.{n}"
+
+
+def stale():
+    if not os.path.exists(FILE) or read(FILE) != made():
+        yield f"{FILE} is not what the binding gives: python3 tests/lint/types.py --update"
+
+
+if "--update" in sys.argv:
+    os.makedirs(os.path.dirname(FILE), exist_ok=True)
+    with open(FILE, "w", encoding="utf-8") as f:
+        f.write(made())
+rules = Rules()
+rules.check("what the binding offers has a type", unknown())
+rules.check("what the binding offers is in the reference", unsaid())
+rules.check("the type file is made of them", stale())
+rules.close()
