@@ -23,6 +23,7 @@ struct engine {
     struct world world;
     struct metrics metrics;
     struct live live;
+    struct guards *guards; /* NULL: no policy is put on probation */
     struct plan plan;
     struct node node;
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
