@@ -28,13 +28,14 @@ enum probation_outcome {
     PROBATION_GOES_ON = PROBATION_OUTCOMES
 };
 
+/* When several trip at once, the first of them is named: it says most about the cause. */
 enum guard {
-    GUARD_FIRST_TOKENS,
-    GUARD_TOKEN_TIMES,
-    GUARD_THROUGHPUT,
     GUARD_STARVATION,
+    GUARD_THROUGHPUT,
     GUARD_PREEMPTIONS,
     GUARD_REFUSALS,
+    GUARD_FIRST_TOKENS,
+    GUARD_TOKEN_TIMES,
     GUARD_COUNT
 };
 

@@ -21,7 +21,7 @@ enum { LEAST_SPANS = 10, MOST_OF_STRETCH = 3, MAX_PENDING = 1024, LEAST_OVERTAKE
 
 const char *guard_name(enum guard g)
 {
-    static const char *const names[] = {"ttft", "tpot", "throughput", "starvation", "preemptions", "refusals"};
+    static const char *const names[] = {"starvation", "throughput", "preemptions", "refusals", "ttft", "tpot"};
     return names[g];
 }
 

@@ -63,10 +63,10 @@ static void drive(struct rig *t, struct load *l, double seconds)
     rig_run_until(t, (int64_t)(until * 1e9));
 }
 
-static void open_loaded(struct rig *t, struct load *l, uint64_t seed, bool bursty)
+static void open_loaded(struct rig *t, struct load *l, uint64_t seed, int group_size)
 {
-    rig_open(t, &(struct rig_knobs){.batched = 16, .blocks = 1024, .ranks = 2, .group_size = 1, .probation_s = PROBATION_S});
-    *l = (struct load){.bursty = bursty};
+    rig_open(t, &(struct rig_knobs){.batched = 16, .blocks = 1024, .ranks = 2, .group_size = group_size, .probation_s = PROBATION_S});
+    *l = (struct load){0};
     rng_init(&l->rng, seed);
 }
 
@@ -118,7 +118,7 @@ static void harm_goes_back_by_itself(void **state)
         struct rig t;
         struct load l;
         char reason[500];
-        open_loaded(&t, &l, 5 + i, false);
+        open_loaded(&t, &l, 5 + i, 1);
         l.rate = harms[i].rate;
         make_live(&t, "good", good);
         drive(&t, &l, 2 * PROBATION_S); 
@@ -181,7 +181,7 @@ static void state_and_texts_are_those_of_before(void **state)
         struct rig t;
         struct load l;
         double least, most, before;
-        open_loaded(&t, &l, 9, false);
+        open_loaded(&t, &l, 9, 1);
         make_live(&t, "counts", counts);
         drive(&t, &l, 2 * PROBATION_S);
         keys_of(&t, &least, &before);
@@ -228,8 +228,9 @@ static void the_harmless_are_kept(void **state)
         struct rig t;
         struct load l;
         char outcome[32], reason[500];
-        open_loaded(&t, &l, 100 + (uint64_t)i, i % 2);
-        l.rate = RATE * (0.5 + 2.3 * rng_unit(&rng));
+        open_loaded(&t, &l, 100 + (uint64_t)i, i % 3 ? 1 : 2); /* shift runs one group, as was before it */
+        l.bursty = i % 2;
+        l.rate = RATE * (i % 3 ? 2 : 1) * (0.4 + 1.1 * rng_unit(&rng));
         make_live(&t, "good", good);
         drive(&t, &l, PROBATION_S * (1.1 + rng_unit(&rng)));
         make_live(&t, "other", i % 3 ? good : shift.data);
@@ -240,7 +241,7 @@ static void the_harmless_are_kept(void **state)
         back += !strcmp(outcome, "rolled_back");
         kept += !strcmp(outcome, "committed") && t.n_told == 2;
         if (!strcmp(outcome, "rolled_back"))
-            print_message("%.0f requests/s%s: %s\n", l.rate, i % 2 ? " in bursts" : "", reason);
+            print_message("%s, %.0f requests/s%s: %s\n", i % 3 ? "the same" : "shift", l.rate, i % 2 ? " in bursts" : "", reason);
         rig_settle(&t);
         rig_check(&t);
         rig_close(&t);
@@ -277,7 +278,7 @@ static void whatever_comes_ends_it_first(void **state)
         LIKE_FCFS("", "if p.budget == 7 then error('as told') end", "b:prefill(view.waiting, p.budget)");
     struct rig t;
     struct load l;
-    open_loaded(&t, &l, 1, false);
+    open_loaded(&t, &l, 1, 1);
     is_on(&t, "off"); /* the policy of the start is on no probation */
     make_live(&t, "one", good);
     is_on(&t, "on");
