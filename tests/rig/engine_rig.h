@@ -29,13 +29,14 @@ struct rig {
 
 struct knobs {
     int seqs, batched, blocks, queued;
-    int64_t starvation_ns, park_ns;
+    int64_t starvation_ns, park_ns, probation_ns;
     int ranks; /* 0: one */
     struct layout start;
     int fail_rank;
     uint64_t fail_at_step;
     int outbox_events; /* 0: no bound */
     struct policy policy;
+    const struct witness *witness;
 };
 
 static inline void open_rig(struct rig *t, const struct knobs *k)
@@ -54,6 +55,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                                         .max_num_queued_reqs = k->queued,
                                         .prefix_caching = true,
                                         .starvation_ns = k->starvation_ns,
+                                        .probation_ns = k->probation_ns,
                                         .park_ns = k->park_ns},
                              .n_ranks = k->ranks,
                              .start = k->start,
@@ -64,6 +66,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .block_size = 16,
                              .clock = &t->clock,
                              .policy = k->policy,
+                             .witness = k->witness,
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
