@@ -46,6 +46,7 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
     view_init(&v, &engine->world, now);
     live_finish(&engine->live, r, f->how, &v);
     observe_end(engine, r, now);
+    guards_ended(engine->guards, r);
     struct engine_event ev = {.kind = EV_END,
                               .code = f->how,
                               .tag = r->spec->tag,
@@ -118,6 +119,8 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
     metrics_add(&engine->metrics, C_GENERATION_TOKENS, 1);
     if (!r->first_token_ns) {
         r->first_token_ns = now;
+        guards_first_token(engine->guards, r, now);
+        probation_note_first_token(&engine->live.probation, r);
         metrics_observe(&engine->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
         story_first_token(&engine->stories, r, now);
     } else {
@@ -181,7 +184,9 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     story_step_over(&engine->stories, r, it->n_tokens, r->busy, now);
     if (!r->lost && !(r->finishing && s->prev)) /* of a step behind the one in which it ended nothing counts */
         world_commit(&engine->world, r, r->n_computed + it->n_tokens);
+    int furthest = r->n_furthest;
     request_note_progress(r, now);
+    guards_progress(engine->guards, r, furthest);
     if (r->busy && (r->finishing || r->lost))
         return;
     if (r->finishing) {

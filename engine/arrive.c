@@ -43,6 +43,7 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     int64_t now = engine->now_ns;
     struct err e = {0};
     struct request *r = NULL;
+    guards_arrived(engine->guards, s);
     if (engine->draining || engine->stopping) {
         turn_away(engine, s, 503, -1, "the server is shutting down");
         return;

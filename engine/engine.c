@@ -35,7 +35,35 @@ static void reshard_done(void *ctx, struct reshard_task *t)
 
 static int64_t look_at_clock(struct engine *engine)
 {
-    return engine->now_ns = clock_now(engine->setup.clock);
+    engine->now_ns = clock_now(engine->setup.clock);
+    if (engine->guards && guards_is_due(engine->guards, engine->now_ns))
+        guards_roll(engine->guards, &engine->world, live_verdicts(&engine->live), engine->now_ns);
+    return engine->now_ns;
+}
+
+static void tell_policy(void *ctx, const struct live_news *n)
+{
+    struct engine *engine = ctx;
+    struct buf out = {0};
+    buf_puts(&out, "{\"name\":");
+    buf_put_json(&out, n->policy->name, strlen(n->policy->name));
+    buf_printf(&out, ",\"sha256\":\"%s\",\"outcome\":\"%s\",\"reason\":", n->policy->sha256,
+               probation_outcome_name(n->outcome));
+    buf_put_json(&out, n->reason, strlen(n->reason));
+    buf_putc(&out, '}');
+    size_t len = out.len;
+    engine_emit(engine, &(struct engine_event){
+                            .kind = EV_POLICY, .tag = n->policy->generation, .payload = buf_take(&out), .n = len});
+}
+
+/* From now on swaps are an operator's, and there is traffic to compare with. */
+static void begin_watch(struct engine *engine)
+{
+    engine->live.tell = tell_policy;
+    engine->live.tell_ctx = engine;
+    if (engine->setup.limits.probation_ns > 0)
+        engine->guards = guards_create(engine->setup.limits.probation_ns, engine->started_ns);
+    engine->live.probation.guards = engine->guards;
 }
 
 /* The partition to begin with. */
@@ -130,10 +158,12 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     } else if (first.ops && first.ops->destroy) {
         first.ops->destroy(first.ctx);
     }
-    if (rc)
+    if (rc) {
         engine_destroy(engine);
-    else
-        *out = engine;
+        return rc;
+    }
+    begin_watch(engine);
+    *out = engine;
     return rc;
 }
 
@@ -177,6 +207,7 @@ void engine_destroy(struct engine *engine)
     engine_drop_replicas(engine);
     engine_drop_reshards(engine);
     live_free(&engine->live);
+    guards_free(engine->guards);
     plan_free(&engine->plan);
     struct engine_message m;
     while (engine->inbox && queue_take(engine->inbox, &m)) {
@@ -543,6 +574,7 @@ bool engine_turn(struct engine *engine)
     did |= engine_catch_up(engine);
     if (live_settle(&engine->live, &engine->world, now) || live_retry(&engine->live, &engine->world, now))
         did = engine->changed = true;
+    did |= live_watch(&engine->live, &engine->world, now, &engine->changed);
     did |= engine_switch(engine);
     did |= engine_post_reshards(engine);
     did |= engine_post_replicas(engine);
@@ -595,6 +627,8 @@ int64_t engine_next_ns(const struct engine *engine)
     t = order < t ? order : t;
     if (engine->live.rest.policy.ops && engine->live.rest.until_ns < t)
         t = engine->live.rest.until_ns;
+    int64_t judged = probation_next_ns(&engine->live.probation);
+    t = judged < t ? judged : t;
     return engine->due_ns < t ? engine->due_ns : t;
 }
 

@@ -154,8 +154,11 @@ enum engine_out {
     EV_END,   /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
     EV_REPLY, /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
     EV_DRAINED,
-    EV_DOWN,  /* no request can be served any more; payload: char * why (moves) */
-    EV_EMBED, /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
+    EV_DOWN,   /* no request can be served any more; payload: char * why (moves) */
+    EV_POLICY, /* a policy was kept after its probation, or has ceased to be live for what it did. tag: its generation;
+                  payload: char * JSON (moves): {"name", "sha256", "outcome", "reason"}, outcome as in
+                  engine/probation.h */
+    EV_EMBED,  /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
 };
 
 struct engine_event {

@@ -26,6 +26,7 @@ struct engine {
     struct metrics metrics;
     struct live live;
     struct stories stories;
+    struct guards *guards; /* NULL: no policy is put on probation */
     struct plan plan;
     struct node node;
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */

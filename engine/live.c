@@ -48,6 +48,17 @@ void live_free(struct live *l)
     live_destroy(&l->rest.policy);
 }
 
+struct verdict_counts live_verdicts(const struct live *l)
+{
+    struct verdict_counts n = {0};
+    for (int h = 0; h < HOOK_COUNT; h++)
+        for (int v = 0; v < VERDICT_COUNT; v++) {
+            n.failed += verdict_stands((enum verdict)v) ? 0 : l->verdicts[h][v];
+            n.slow += v == VERDICT_SLOW || v == VERDICT_HEAVY ? l->verdicts[h][v] : 0;
+        }
+    return n;
+}
+
 void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e)
 {
     snprintf(l->last_error, sizeof l->last_error, "%s: %s: %s", what, verdict_name(v), e->text);

@@ -7,6 +7,7 @@
 #define ENGINE_LIVE_H
 
 #include "engine/policy.h"
+#include "engine/probation.h"
 #include "engine/witness.h"
 
 enum {
@@ -22,7 +23,15 @@ enum {
 struct live_rest {
     struct policy policy; /* ops NULL: none rests */
     int64_t until_ns;
-    int n_tries; /* so often has the live policy, or the one that rests, been tried again */
+    int n_tries;   /* so often has the live policy, or the one that rests, been tried again */
+    bool unproven; /* it was on probation when it was withdrawn */
+};
+
+/* A policy has been kept after its probation, or has ceased to be live for what it did. */
+struct live_news {
+    const struct policy *policy;
+    enum probation_outcome outcome;
+    const char *reason; /* one sentence */
 };
 
 struct live {
@@ -33,7 +42,10 @@ struct live {
     char why_fallen[200];
     struct live_rest rest;
     struct node_facts node;
-    const struct witness *witness; /* NULL: none; set by the engine */
+    const struct witness *witness;                      /* NULL: none; set by the engine */
+    void (*tell)(void *ctx, const struct live_news *n); /* NULL: nobody is told; set by the engine */
+    void *tell_ctx;
+    struct probation probation; /* of the active policy. Its guards are set by the engine once it has begun */
     bool quiet;
     uint64_t next_generation;
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];
@@ -72,6 +84,10 @@ bool live_settle(struct live *l, struct world *w, int64_t now_ns);
 /* A policy that was withdrawn for slowness alone has rested long enough: it is swapped in again. True: so it was. Only
  * in a turn. */
 bool live_retry(struct live *l, struct world *w, int64_t now_ns);
+/* A policy on probation is judged when it is time: it is kept, or goes back to the one before, whose state is that of
+ * the moment of the swap. True: something was looked at. *changed: another policy decides now. Only in a turn. */
+bool live_watch(struct live *l, struct world *w, int64_t now_ns, bool *changed);
+struct verdict_counts live_verdicts(const struct live *l); /* of all policies so far */
 /* Asks again for the keys of all waiting and running requests (after a swap or a change of params). */
 void live_rekey(struct live *l, struct world *w, int64_t now_ns);
 

@@ -541,6 +541,7 @@ void live_metrics(const struct live *l, struct buf *out)
                "policy_swap_seconds gauge\n"
                "policy_swap_seconds %.9f\n",
                l->last_swap_seconds);
+    probation_metrics(&l->probation, out);
     put_hooks(l, out);
     struct buf labels = {0};
     buf_puts(&labels, "policy=");
@@ -600,6 +601,7 @@ void live_state(const struct live *l, int64_t now_ns, struct buf *json)
                    l->fallbacks[k]);
     buf_printf(json, "},\"retries\":%" PRIu64, l->n_retries);
     put_rest(l, now_ns, json);
+    probation_state(&l->probation, now_ns, json);
     buf_puts(json, ",\"last_error\":");
     buf_put_json(json, l->last_error, strlen(l->last_error));
     buf_putc(json, '}');

@@ -1,6 +1,6 @@
-/* Who decides next: a swap, a rollback, a withdrawal. All three go through begin(), so that whichever way a policy
- * ceases to be live, the same becomes of what it has set going (docs/policies-reference.md, "What a policy leaves
- * behind"). */
+/* Who decides next: a swap, a rollback, a withdrawal, the end of a probation. All go through begin(), so that whichever
+ * way a policy ceases to be live, the same becomes of what it has set going (docs/policies-reference.md, "What a policy
+ * leaves behind"). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +120,12 @@ void live_refused(struct live *l, const char *why)
     snprintf(l->last_error, sizeof l->last_error, "%s", why);
 }
 
+static void tell(const struct live *l, const struct policy *p, enum probation_outcome outcome, const char *reason)
+{
+    if (l->tell)
+        l->tell(l->tell_ctx, &(struct live_news){p, outcome, reason});
+}
+
 /* p takes over from the active policy, which becomes the previous one. */
 static int replace(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
@@ -135,6 +141,9 @@ static int replace(struct live *l, struct policy *p, struct world *w, int64_t no
         live_destroy(p);
         return rc;
     }
+    char why[NAME_BYTES + 40];
+    snprintf(why, sizeof why, "%s has taken its place", p->name);
+    probation_end(&l->probation, PROBATION_REPLACED, &l->active, why, now_ns);
     live_destroy(&l->previous);
     l->previous = l->active;
     l->has_previous = true;
@@ -160,6 +169,7 @@ int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns,
     TRY(replace(l, p, w, now_ns, e));
     l->n_swaps++;
     forget_rest(l);
+    probation_begin(&l->probation, w, now_ns);
     return 0;
 }
 
@@ -186,8 +196,9 @@ static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *
 
 /* bad has been withdrawn. For slowness alone it rests, three times as long each time, and is tried again; one that was
  * good for long starts from zero. note: what becomes of it. */
-static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int64_t now_ns, char note[80])
+static void put_away(struct live *l, struct policy *bad, bool unproven, int64_t now_ns, char note[80])
 {
+    int64_t served_ns = now_ns - l->last_swap_ns;
     static const int64_t FIRST_REST_NS = 10000000000, LONG_NS = 600000000000;
     struct live_rest *r = &l->rest;
     int64_t rest_ns = FIRST_REST_NS;
@@ -206,6 +217,7 @@ static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int6
     snprintf(note, 80, "to be tried again in %.0f s, number %d of %d", (double)rest_ns * 1e-9, r->n_tries + 1,
              LIVE_TRIES);
     r->policy = *bad;
+    r->unproven = unproven;
     r->until_ns = now_ns + rest_ns;
 }
 
@@ -216,11 +228,14 @@ bool live_settle(struct live *l, struct world *w, int64_t now_ns)
     if (!l->fallen)
         return false;
     struct policy bad = l->active;
+    bool unproven = l->probation.on;
+    probation_end(&l->probation, PROBATION_WITHDRAWN, &bad, l->why_fallen, now_ns);
+    tell(l, &bad, PROBATION_WITHDRAWN, l->why_fallen);
     memcpy(name, bad.name, sizeof name);
     memcpy(sha256, bad.sha256, sizeof sha256);
     go_back(l, w, now_ns, &e);
     l->n_reverts++;
-    put_away(l, &bad, now_ns - l->last_swap_ns, now_ns, note);
+    put_away(l, &bad, unproven, now_ns, note);
     size_t n = strlen(l->last_error);
     snprintf(l->last_error + n, sizeof l->last_error - n, "; %s is withdrawn: %s; %s", name, l->why_fallen, note);
     if (!l->quiet)
@@ -243,8 +258,43 @@ bool live_retry(struct live *l, struct world *w, int64_t now_ns)
     if (!l->quiet)
         log_info("policy", "%s (%.12s) is tried again, number %d of %d", again.name, again.sha256, r->n_tries,
                  LIVE_TRIES);
-    replace(l, &again, w, now_ns, &e);
+    if (!replace(l, &again, w, now_ns, &e) && r->unproven)
+        probation_begin(&l->probation, w, now_ns);
     return true;
+}
+
+/* It is bad for those whom it serves, in ways that no single call of it shows. */
+static void send_back(struct live *l, const char *reason, struct world *w, int64_t now_ns)
+{
+    struct err e = {0};
+    struct policy bad = l->active;
+    probation_end(&l->probation, PROBATION_ROLLED_BACK, &bad, reason, now_ns);
+    tell(l, &bad, PROBATION_ROLLED_BACK, reason);
+    go_back(l, w, now_ns, &e);
+    l->n_rollbacks++;
+    snprintf(l->last_error, sizeof l->last_error, "%s is rolled back: %.400s", bad.name, reason);
+    if (!l->quiet)
+        log_error("policy", "%s (%.12s) is rolled back: %s; %s (%.12s) decides from now on", bad.name, bad.sha256,
+                  reason, l->active.name, l->active.sha256);
+    live_destroy(&bad);
+    count_from_now(l, w, now_ns);
+}
+
+bool live_watch(struct live *l, struct world *w, int64_t now_ns, bool *changed)
+{
+    char reason[PROBATION_REASON_BYTES];
+    bool judged;
+    enum probation_outcome o = probation_judge(&l->probation, w, now_ns, &judged, reason);
+    if (o == PROBATION_ROLLED_BACK) {
+        send_back(l, reason, w, now_ns);
+        *changed = true;
+    } else if (o == PROBATION_COMMITTED) {
+        probation_end(&l->probation, o, &l->active, reason, now_ns);
+        tell(l, &l->active, o, reason);
+        if (!l->quiet)
+            log_info("policy", "%s (%.12s) is %s", l->active.name, l->active.sha256, reason);
+    }
+    return judged;
 }
 
 int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e)
@@ -253,6 +303,8 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
     if (!l->has_previous)
         return err_set(e, E_NOTFOUND, "there is no previous policy to go back to");
     struct policy from = l->active;
+    probation_end(&l->probation, PROBATION_RECALLED, &from, "an operator has rolled it back", now_ns);
+    tell(l, &from, PROBATION_RECALLED, "an operator has rolled it back");
     int rc = go_back(l, w, now_ns, e);
     l->previous = from;
     l->has_previous = true;

@@ -131,6 +131,7 @@ struct opts {
     char *router;
     double slo_ttft_ms, slo_tpot_ms; /* 0: none */
     double starvation_s;             /* 0: off */
+    double policy_probation_s;       /* 0: off */
     bool what_if,
         compare; /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
     bool strict; /* what the recording never shows is refused */

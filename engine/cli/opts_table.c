@@ -103,6 +103,11 @@ static const struct opt_row rows[] = {
      0, 86400, NULL,
      "a request that makes no progress for this long although there is room counts as a strike against the policy, and "
      "goes first; 0: off"},
+    {"policy-probation-seconds", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE, AT(policy_probation_s), "S", "30", 0,
+     3600, NULL,
+     "how long a policy is watched after it went live: it goes back to the one before by itself when requests fare "
+     "much "
+     "worse than before and the load is not why; 0: off"},
     {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(park_s), "S", "10", 0.001, 86400, NULL,
      "how long a preempted request may keep its KV; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,

@@ -170,7 +170,8 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
                                .max_num_queued_reqs = (int)o->max_num_queued_reqs,
                                .max_num_queued_tokens = o->max_num_queued_tokens,
                                .prefix_caching = o->prefix_caching,
-                               .starvation_ns = (int64_t)(o->starvation_s * 1e9)};
+                               .starvation_ns = (int64_t)(o->starvation_s * 1e9),
+                               .probation_ns = (int64_t)(o->policy_probation_s * 1e9)};
     if (o->comm_sets.n > MAX_RANKS)
         return err_set(e, E_INPUT, "--comm-sets: at most %d", MAX_RANKS);
     for (int i = 0; i < o->comm_sets.n; i++)

@@ -72,6 +72,8 @@ static void take_event(struct server *s, struct engine_event *ev)
         calls_take(&s->front.calls, ev);
     else if (ev->kind == EV_DRAINED)
         s->engine_drained = true;
+    else if (ev->kind == EV_POLICY)
+        log_debug("policy", "the engine says: %s", (const char *)ev->payload); /* nobody keeps versions yet */
     else if (ev->kind == EV_EMBED)
         embed_api_route(&s->embed, embed_rule_unpack(ev->tag));
     else if (ev->kind == EV_DOWN) {

@@ -27,6 +27,7 @@ struct limits {
     bool prefix_caching;
     int64_t starvation_ns; /* a request that waits longer with room for it, and behind none without, is a strike
                               against the policy; 0: off */
+    int64_t probation_ns;  /* how long a policy is watched after a swap (engine/probation.h); 0: not at all */
     int64_t park_ns;       /* how long a waiting request may keep its KV; then it is recomputed. 0: no bound */
 };
 

@@ -29,7 +29,7 @@ struct rig {
 
 struct knobs {
     int seqs, batched, blocks, queued;
-    int64_t starvation_ns, park_ns;
+    int64_t starvation_ns, park_ns, probation_ns;
     int ranks; /* 0: one */
     struct layout start;
     int fail_rank;
@@ -40,6 +40,7 @@ struct knobs {
     int host_blocks;               /* of host memory for KV; 0: none */
     const struct backend_ops *ops; /* NULL: backend_sim */
     struct policy policy;
+    const struct witness *witness;
 };
 
 static inline void open_rig(struct rig *t, const struct knobs *k)
@@ -58,6 +59,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                                         .max_num_queued_reqs = k->queued,
                                         .prefix_caching = true,
                                         .starvation_ns = k->starvation_ns,
+                                        .probation_ns = k->probation_ns,
                                         .park_ns = k->park_ns},
                              .n_ranks = k->ranks,
                              .start = k->start,
@@ -69,6 +71,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .block_size = 16,
                              .clock = &t->clock,
                              .policy = k->policy,
+                             .witness = k->witness,
                              .quiet = true};
     snprintf(s.model_name, sizeof s.model_name, "sim");
     s.kv_bytes = (size_t)k->blocks * 2 * backend_sim()->kv_block_bytes(DT_F16, 16, 2, 16);
@@ -108,6 +111,7 @@ static inline void listen_to(struct rig *t)
             break;
         case EV_DOWN:
         case EV_EMBED:
+        case EV_POLICY:
             break;
         case EV_DRAINED:
             t->n_drained++;

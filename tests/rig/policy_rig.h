@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 #include "lua/host.h"
 
-enum { RIG_TAGS = 1024 };
+enum { RIG_TAGS = 4096 };
 /* No call is slow: what the engine does in virtual time must not depend on how fast the machine is. */
 enum { RIG_SOFT_NS = 2000000000 };
 
@@ -26,7 +26,7 @@ struct rig_knobs {
     int ranks, group_size;     /* 0: 1 rank; one group of all */
     int fail_rank;             /* fails in its step number fail_at_step (0: never) */
     uint64_t fail_at_step;
-    double starvation_s;
+    double starvation_s, probation_s; /* 0: off */
     size_t heap_bytes;
     int64_t hard_ns;
     const struct backend_ops *ops; /* NULL: those of the simulated device */
@@ -43,12 +43,15 @@ struct rig {
         int n_tokens, n_ends, status;
         enum ending ending;
         int64_t end_ns;
+        uint64_t text; /* a hash of its tokens */
     } heard[RIG_TAGS];
     uint64_t n_tags;
     int reply_code;
     struct buf reply;
     uint64_t embed_rule; /* of an encoder, as the front was told last */
     int n_embed_rules;
+    int n_told; /* of policies: kept, withdrawn, rolled back */
+    char told[1024];
 };
 
 static inline void rig_open(struct rig *t, const struct rig_knobs *k)
@@ -74,6 +77,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                                         .max_num_batched_tokens = k->batched ? k->batched : 64,
                                         .prefix_caching = true,
                                         .park_ns = 200000000,
+                                        .probation_ns = (int64_t)(k->probation_s * 1e9),
                                         .starvation_ns = (int64_t)(k->starvation_s * 1e9)},
                              .kv_dtype = DT_F16,
                              .block_size = 16,
@@ -96,8 +100,10 @@ static inline void rig_listen(struct rig *t)
 {
     struct engine_event ev;
     while (queue_take(engine_outbox(t->engine), &ev)) {
-        if (ev.kind == EV_TOKEN)
+        if (ev.kind == EV_TOKEN) {
             t->heard[ev.tag].n_tokens++;
+            t->heard[ev.tag].text = t->heard[ev.tag].text * 1000003 + (uint64_t)ev.token;
+        }
         if (ev.kind == EV_END) {
             t->heard[ev.tag].n_ends++;
             t->heard[ev.tag].ending = (enum ending)ev.code;
@@ -107,6 +113,10 @@ static inline void rig_listen(struct rig *t)
         if (ev.kind == EV_EMBED) {
             t->embed_rule = ev.tag;
             t->n_embed_rules++;
+        }
+        if (ev.kind == EV_POLICY) {
+            t->n_told++;
+            snprintf(t->told, sizeof t->told, "%s", (const char *)ev.payload);
         }
         if (ev.kind == EV_REPLY) {
             t->reply_code = ev.code;
@@ -159,7 +169,7 @@ static inline void rig_post(struct rig *t, enum engine_in kind, void *payload, s
     assert_int_equal(queue_post(engine_inbox(t->engine), &m), 0);
 }
 
-static inline uint64_t rig_submit(struct rig *t, const char *tenant, int n_prompt, int max_tokens)
+static inline struct request_spec *rig_spec(struct rig *t, const char *tenant, int n_prompt, int max_tokens)
 {
     struct request_spec *s = mem_new(sizeof *s);
     s->tag = ++t->n_tags;
@@ -173,8 +183,13 @@ static inline uint64_t rig_submit(struct rig *t, const char *tenant, int n_promp
     for (int i = 0; i < n_prompt; i++)
         s->prompt[i] = (int32_t)((s->tag * 131 + (uint64_t)i) % 1000);
     s->sampling = (struct sampling){.top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = -1};
-    rig_post(t, IN_SUBMIT, s, 0);
-    return s->tag;
+    return s;
+}
+
+static inline uint64_t rig_submit(struct rig *t, const char *tenant, int n_prompt, int max_tokens)
+{
+    rig_post(t, IN_SUBMIT, rig_spec(t, tenant, n_prompt, max_tokens), 0);
+    return t->n_tags;
 }
 
 /* Loads a source and makes it live. Returns 0, or the code with the text in t->reply. */

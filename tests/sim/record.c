@@ -265,6 +265,7 @@ static void record(const struct subject *s, const char *path)
                                             .max_model_len = 512,
                                             .max_num_queued_reqs = 100,
                                             .prefix_caching = s->caching,
+                                            .probation_ns = s->orders ? 30000000 : 0,
                                             .park_ns = 20000000},
                                  .n_ranks = s->ranks,
                                  .fail_rank = s->fail_rank,

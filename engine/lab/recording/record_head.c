@@ -19,9 +19,9 @@ static void put_limits(struct buf *out, const struct limits *l)
         out,
         "\"limits\":{\"max_num_seqs\":%d,\"max_num_batched_tokens\":%d,\"max_model_len\":%d,\"max_num_queued_reqs\":%d,"
         "\"max_num_queued_tokens\":%" PRId64 ",\"prefix_caching\":%s,\"starvation_ns\":%" PRId64 ",\"park_ns\":%" PRId64
-        "},",
+        ",\"probation_ns\":%" PRId64 "},",
         l->max_num_seqs, l->max_num_batched_tokens, l->max_model_len, l->max_num_queued_reqs, l->max_num_queued_tokens,
-        l->prefix_caching ? "true" : "false", l->starvation_ns, l->park_ns);
+        l->prefix_caching ? "true" : "false", l->starvation_ns, l->park_ns, l->probation_ns);
 }
 
 /* Rank sets as hexadecimal masks, tokens of a block by ranks, and which layouts cannot run. */

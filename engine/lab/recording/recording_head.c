@@ -66,6 +66,8 @@ static void read_limits(struct reader *r, const struct json *o, struct limits *l
     l->max_num_queued_tokens = member(r, o, "max_num_queued_tokens", 0, INT64_C(1) << 50);
     l->starvation_ns = member(r, o, "starvation_ns", 0, INT64_C(1) << 60);
     l->park_ns = member(r, o, "park_ns", 0, INT64_C(1) << 60);
+    if (json_find(o, "probation_ns")) /* not in recordings of versions without it */
+        l->probation_ns = member(r, o, "probation_ns", 0, INT64_C(1) << 60);
     const struct json *caching = json_find(o, "prefix_caching");
     if (json_type(caching) != JSON_BOOL)
         wrong(r, "prefix_caching", "true or false", caching);

@@ -1,0 +1,169 @@
+#include "engine/probation.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *probation_outcome_name(enum probation_outcome o)
+{
+    static const char *const names[] = {"committed", "rolled_back", "withdrawn", "recalled", "replaced"};
+    return names[o];
+}
+
+void probation_end(struct probation *p, enum probation_outcome how, const struct policy *policy, const char *reason,
+                   int64_t now_ns)
+{
+    if (!p->on)
+        return;
+    p->on = false;
+    p->n_ended[how]++;
+    p->last = (struct probation_end){
+        .ever = true, .outcome = how, .generation = policy->generation, .ns = now_ns, .took_ns = now_ns - p->since_ns};
+    snprintf(p->last.name, sizeof p->last.name, "%s", policy->name);
+    snprintf(p->last.sha256, sizeof p->last.sha256, "%s", policy->sha256);
+    snprintf(p->last.reason, sizeof p->last.reason, "%s", reason);
+}
+
+/* Requests that come while a burst from before the swap is in the queue wait for its sake. After a window whatever
+ * waits is the new policy's own. */
+static void settle(struct probation *p, int64_t now_ns)
+{
+    bool usual = guards_span(p->guards, p->guards->open - 1)->n_waiting <= 2 * p->usual_waiting + 1;
+    if (!p->settled_ns && (usual || now_ns - p->since_ns >= p->window_ns))
+        p->settled_ns = now_ns;
+}
+
+void probation_begin(struct probation *p, const struct world *w, int64_t now_ns)
+{
+    struct guards *g = p->guards;
+    if (!g)
+        return;
+    p->on = true;
+    p->since_ns = now_ns;
+    p->window_ns = g->span_ns * GUARD_WINDOW;
+    p->first_span = p->judged = g->open + 1; /* the open one belongs to both */
+    p->settled_ns = 0;
+    p->n_first_tokens = 0;
+    p->steps_before = w->metrics->counters[C_STEPS];
+    memset(p->oldest_ns, 0, sizeof p->oldest_ns);
+    memset(p->n_overtook, 0, sizeof p->n_overtook);
+    memset(p->reports, 0, sizeof p->reports);
+    probation_sum_up(p);
+    if (g->open)
+        settle(p, now_ns);
+}
+
+int64_t probation_next_ns(const struct probation *p)
+{
+    return p->on ? p->guards->start_ns + (p->judged + 1) * p->guards->span_ns : INT64_MAX;
+}
+
+static bool has_traffic(const struct probation *p, const struct world *w)
+{
+    return p->n_first_tokens >= PROBATION_LEAST_REQUESTS &&
+           w->metrics->counters[C_STEPS] - p->steps_before >= PROBATION_LEAST_STEPS;
+}
+
+static const struct guard_report *first_in(const struct probation *p, enum guard_state state)
+{
+    for (int i = 0; i < GUARD_COUNT; i++)
+        if (p->reports[i].state == state)
+            return &p->reports[i];
+    return NULL;
+}
+
+/* It is kept: what that rests on. */
+static void say_why_kept(const struct probation *p, const struct world *w, int64_t now_ns, char *out, size_t cap)
+{
+    double s = (double)(now_ns - p->since_ns) * 1e-9;
+    const struct guard_report *waits = first_in(p, GUARD_WAITS);
+    if (!has_traffic(p, w))
+        snprintf(out, cap, "kept after %.3g s: not enough traffic to judge (%" PRIu64 " requests)", s,
+                 p->n_first_tokens);
+    else if (waits)
+        snprintf(out, cap, "kept after %.3g s, undecided: %.300s", s, waits->words);
+    else if (p->reports[GUARD_FIRST_TOKENS].state == GUARD_UNKNOWN)
+        snprintf(out, cap,
+                 "kept after %.3g s: %" PRIu64 " requests, and not enough before the swap to compare their times with",
+                 s, p->n_first_tokens);
+    else
+        snprintf(out, cap, "kept after %.3g s: %" PRIu64 " requests, and no guard has tripped", s, p->n_first_tokens);
+}
+
+enum probation_outcome probation_judge(struct probation *p, const struct world *w, int64_t now_ns, bool *judged,
+                                       char reason[PROBATION_REASON_BYTES])
+{
+    *judged = p->on && p->guards->open > p->judged;
+    if (!*judged)
+        return PROBATION_GOES_ON;
+    p->judged = p->guards->open;
+    settle(p, now_ns);
+    enum guard tripped = probation_look(p, w, now_ns);
+    bool enough = has_traffic(p, w);
+    if (tripped != GUARD_COUNT) {
+        snprintf(reason, PROBATION_REASON_BYTES, "%.390s", p->reports[tripped].words);
+        return PROBATION_ROLLED_BACK;
+    }
+    int64_t spans = p->judged - p->first_span, most = (int64_t)GUARD_WINDOW * PROBATION_MOST_WINDOWS;
+    bool undecided = !enough || first_in(p, GUARD_WAITS) || !p->settled_ns || now_ns - p->settled_ns < p->window_ns;
+    if (spans < GUARD_WINDOW || (undecided && spans < most))
+        return PROBATION_GOES_ON;
+    say_why_kept(p, w, now_ns, reason, PROBATION_REASON_BYTES);
+    return PROBATION_COMMITTED;
+}
+
+/* ---- what is shown */
+
+static void put_text(struct buf *json, const char *name, const char *text)
+{
+    buf_printf(json, ",\"%s\":", name);
+    buf_put_json(json, text, strlen(text));
+}
+
+static void put_last(const struct probation_end *l, int64_t now_ns, struct buf *json)
+{
+    if (!l->ever) {
+        buf_puts(json, ",\"last_probation\":null");
+        return;
+    }
+    buf_printf(json, ",\"last_probation\":{\"outcome\":\"%s\"", probation_outcome_name(l->outcome));
+    put_text(json, "name", l->name);
+    put_text(json, "sha256", l->sha256);
+    put_text(json, "reason", l->reason);
+    buf_printf(json, ",\"generation\":%" PRIu64 ",\"ago_s\":%.3f,\"took_s\":%.3f}", l->generation,
+               (double)(now_ns - l->ns) * 1e-9, (double)l->took_ns * 1e-9);
+}
+
+void probation_state(const struct probation *p, int64_t now_ns, struct buf *json)
+{
+    static const char *const states[] = {"calm", "unknown", "waits", "tripped"};
+    buf_printf(json, ",\"probation\":{\"state\":\"%s\"", p->on ? "on" : p->guards ? "off" : "disabled");
+    if (p->on) {
+        int64_t spans = p->judged - p->first_span;
+        buf_printf(json, ",\"since_s\":%.3f,\"window_s\":%.3f,\"requests\":%" PRIu64 ",\"guards\":[",
+                   (double)(now_ns - p->since_ns) * 1e-9, (double)p->window_ns * 1e-9, p->n_first_tokens);
+        for (int i = 0; i < GUARD_COUNT; i++) {
+            const struct guard_report *r = &p->reports[i];
+            buf_printf(json, "%s{\"name\":\"%s\",\"state\":\"%s\",\"sees\":", i ? "," : "", guard_name((enum guard)i),
+                       states[spans > 0 ? r->state : GUARD_UNKNOWN]);
+            buf_put_json(json, r->words, strlen(r->words));
+            buf_putc(json, '}');
+        }
+        buf_putc(json, ']');
+    }
+    buf_putc(json, '}');
+    put_last(&p->last, now_ns, json);
+}
+
+void probation_metrics(const struct probation *p, struct buf *out)
+{
+    buf_puts(out, "# HELP policy_probations_total Probations of policies after a swap, by how they ended.\n"
+                  "# TYPE policy_probations_total counter\n");
+    for (int i = 0; i < PROBATION_OUTCOMES; i++)
+        buf_printf(out, "policy_probations_total{result=\"%s\"} %" PRIu64 "\n",
+                   probation_outcome_name((enum probation_outcome)i), p->n_ended[i]);
+    buf_printf(out,
+               "# HELP policy_probation 1 while the live policy is on probation.\n# TYPE policy_probation gauge\n"
+               "policy_probation %d\n",
+               p->on);
+}
