@@ -20,6 +20,7 @@ enum opts_command {
     CMD_BATCH,
     CMD_POLICY_CHECK,
     CMD_POLICY_TEST,
+    CMD_POLICY_NEW,
     CMD_LUA_PATH,
     CMD_SIMULATE,
     CMD_REPRODUCE,
@@ -108,8 +109,9 @@ struct opts {
     char *history; /* a file, or "off"; NULL: the usual place */
     /* batch */
     char *input, *output, *errors; /* errors NULL: the output with .errors behind it */
-    /* policy check, policy test */
+    /* policy check, policy test, policy new */
     char *file;
+    char *template; /* NULL: the one to begin with */
     bool watch;
     /* lua-path */
     bool cpath;

@@ -199,6 +199,8 @@ int opts_cross_check(struct opts *o, struct err *e)
                    ? 0
                    : err_set(e, E_INPUT,
                              "which file? moonshift policy test FILE|FOLDER (policies/TESTING.md says what it runs)");
+    if (o->command == CMD_POLICY_NEW)
+        return o->file ? 0 : err_set(e, E_INPUT, "what shall it be called? moonshift policy new NAME");
     if (o->command == CMD_LUA_PATH)
         return 0;
     if (o->command == CMD_REPRODUCE)

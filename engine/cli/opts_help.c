@@ -94,6 +94,7 @@ static const char overview[] =
     "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
+    "  moonshift policy new NAME              write a policy to begin with\n"
     "  moonshift lua-path                     where busted finds the module that specs use\n"
     "  moonshift --version\n"
     "\n"
@@ -199,6 +200,15 @@ static const char test_head[] =
     "what was run has passed, but specs could not be run: busted or what it needs is missing (the output says what\n"
     "to install).\n";
 
+static const char new_head[] =
+    "moonshift policy new NAME [--from NAME|FILE]\n"
+    "\n"
+    "Writes NAME.lua: a commented policy with tests that pass, to be changed. With --from it is a copy of another\n"
+    "policy, and the libraries that it names are copied into lib/ beside it. A file that is there is never changed.\n"
+    "\n"
+    "  moonshift policy new mine\n"
+    "  moonshift policy new policies/mine.lua --from prefix\n";
+
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
@@ -219,13 +229,12 @@ static const char path_head[] = "moonshift lua-path [--cpath]\n"
 
 const char *opts_head(enum opts_command command)
 {
-    static const char *const heads[] = {[CMD_SERVE] = serve_head,       [CMD_RUN] = run_head,
-                                        [CMD_BATCH] = batch_head,       [CMD_POLICY_CHECK] = check_head,
-                                        [CMD_POLICY_TEST] = test_head,  [CMD_LUA_PATH] = path_head,
-                                        [CMD_SIMULATE] = simulate_head, [CMD_REPRODUCE] = reproduce_head,
-                                        [CMD_TUNE] = tune_head,         [CMD_PLAN] = plan_head,
-                                        [CMD_REGRET] = regret_head,     [CMD_HELP] = overview,
-                                        [CMD_VERSION] = overview};
+    static const char *const heads[] = {
+        [CMD_SERVE] = serve_head,        [CMD_RUN] = run_head,           [CMD_BATCH] = batch_head,
+        [CMD_POLICY_CHECK] = check_head, [CMD_POLICY_TEST] = test_head,  [CMD_POLICY_NEW] = new_head,
+        [CMD_LUA_PATH] = path_head,      [CMD_SIMULATE] = simulate_head, [CMD_REPRODUCE] = reproduce_head,
+        [CMD_TUNE] = tune_head,          [CMD_PLAN] = plan_head,         [CMD_REGRET] = regret_head,
+        [CMD_HELP] = overview,           [CMD_VERSION] = overview};
     return heads[command];
 }
 

@@ -40,6 +40,7 @@ enum {
     IN_BATCH = 512,
     IN_PLAN = 1024,
     IN_REGRET = 2048,
+    IN_NEW = 8192,
     IN_ONE = 4096 /* simulate, and no search over simulations */
 };
 
