@@ -4,7 +4,9 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/places.h"
 #include "engine/cli/opts_page.h"
+#include "engine/cli/policy_new.h"
 #include "engine/cli/policy_test.h"
 #include "engine/cli/why.h"
 #include "engine/command/app.h"
@@ -56,6 +58,9 @@ static int obey(struct app *a, struct err *e)
         return policy_test(a->opts.file, a->opts.watch, &a->status, e);
     case CMD_POLICY_WHY:
         return why_command(&a->opts, e);
+    case CMD_POLICY_NEW:
+        places_policies(a->opts.policy_dir, a->policy_dir);
+        return policy_new(&(struct policy_new){a->opts.file, a->opts.template, a->policy_dir}, e);
     case CMD_LUA_PATH:
         return policy_test_path(a->opts.cpath, e);
     case CMD_SIMULATE:

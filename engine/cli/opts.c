@@ -55,6 +55,7 @@ int opts_where(enum opts_command c)
                                [CMD_POLICY_CHECK] = IN_CHECK,
                                [CMD_POLICY_TEST] = IN_TEST,
                                [CMD_POLICY_WHY] = IN_WHY,
+                               [CMD_POLICY_NEW] = IN_NEW,
                                [CMD_LUA_PATH] = IN_PATH,
                                [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
                                [CMD_REPRODUCE] = IN_REPRODUCE,
@@ -232,9 +233,9 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",       "run",        "batch",    "policy check",
-                                        "policy test", "policy why", "lua-path", "simulate",
-                                        "reproduce",   "tune",       "plan",     "regret"};
+    static const char *const names[] = {"serve",      "run",        "batch",    "policy check", "policy test",
+                                        "policy why", "policy new", "lua-path", "simulate",     "reproduce",
+                                        "tune",       "plan",       "regret"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -340,7 +341,7 @@ static int plain_word(struct parse *p, const char *word)
 {
     int i = p->n_words++;
     struct opts *o = p->o;
-    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST;
+    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST || o->command == CMD_POLICY_NEW;
     if (one_file && i == 0) {
         o->file = opts_keep(o, word, strlen(word));
         return 0;
@@ -475,7 +476,7 @@ static const struct command commands[] = {
     {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {
-    {"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}, {"why", CMD_POLICY_WHY}};
+    {"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}, {"why", CMD_POLICY_WHY}, {"new", CMD_POLICY_NEW}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */
@@ -506,7 +507,7 @@ static int policy_verb(struct parse *p)
     if (!c)
         return err_set(
             p->e, E_INPUT,
-            "moonshift policy check FILE, moonshift policy test FILE|FOLDER and moonshift policy why are what there is"
+            "moonshift policy check FILE, policy test FILE|FOLDER, policy new NAME and policy why are what there is"
             "%s%.40s%s%s%s",
             verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;

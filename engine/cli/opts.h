@@ -21,6 +21,7 @@ enum opts_command {
     CMD_POLICY_CHECK,
     CMD_POLICY_TEST,
     CMD_POLICY_WHY,
+    CMD_POLICY_NEW,
     CMD_LUA_PATH,
     CMD_SIMULATE,
     CMD_REPRODUCE,
@@ -110,8 +111,9 @@ struct opts {
     char *history; /* a file, or "off"; NULL: the usual place */
     /* batch */
     char *input, *output, *errors; /* errors NULL: the output with .errors behind it */
-    /* policy check, policy test */
+    /* policy check, policy test, policy new */
     char *file;
+    char *template; /* NULL: the one to begin with */
     bool watch;
     /* policy why */
     char *why_id, *why_file, *why_recording; /* NULL: not given */

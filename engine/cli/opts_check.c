@@ -204,6 +204,8 @@ int opts_cross_check(struct opts *o, struct err *e)
                    ? 0
                    : err_set(e, E_INPUT,
                              "where is it? --file FILE (or - for stdin), of what GET /admin/requests/ID answers");
+    if (o->command == CMD_POLICY_NEW)
+        return o->file ? 0 : err_set(e, E_INPUT, "what shall it be called? moonshift policy new NAME");
     if (o->command == CMD_LUA_PATH)
         return 0;
     if (o->command == CMD_REPRODUCE)

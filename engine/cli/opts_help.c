@@ -95,6 +95,7 @@ static const char overview[] =
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
     "  moonshift policy why --file FILE       where the time of a request went, and why it waited\n"
+    "  moonshift policy new NAME              write a policy to begin with\n"
     "  moonshift lua-path                     where busted finds the module that specs use\n"
     "  moonshift --version\n"
     "\n"
@@ -209,6 +210,15 @@ static const char why_head[] =
     "  curl -s http://127.0.0.1:8001/admin/requests/cmpl-order-66 | moonshift policy why --file -\n"
     "  curl -s 'http://127.0.0.1:8001/admin/requests?slowest=3' | moonshift policy why --file -\n";
 
+static const char new_head[] =
+    "moonshift policy new NAME [--from NAME|FILE]\n"
+    "\n"
+    "Writes NAME.lua: a commented policy with tests that pass, to be changed. With --from it is a copy of another\n"
+    "policy, and the libraries that it names are copied into lib/ beside it. A file that is there is never changed.\n"
+    "\n"
+    "  moonshift policy new mine\n"
+    "  moonshift policy new policies/mine.lua --from prefix\n";
+
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
@@ -230,11 +240,11 @@ static const char path_head[] = "moonshift lua-path [--cpath]\n"
 const char *opts_head(enum opts_command command)
 {
     static const char *const heads[] = {
-        [CMD_SERVE] = serve_head,        [CMD_RUN] = run_head,           [CMD_BATCH] = batch_head,
-        [CMD_POLICY_CHECK] = check_head, [CMD_POLICY_TEST] = test_head,  [CMD_LUA_PATH] = path_head,
-        [CMD_POLICY_WHY] = why_head,     [CMD_SIMULATE] = simulate_head, [CMD_REPRODUCE] = reproduce_head,
-        [CMD_TUNE] = tune_head,          [CMD_PLAN] = plan_head,         [CMD_REGRET] = regret_head,
-        [CMD_HELP] = overview,           [CMD_VERSION] = overview};
+        [CMD_SERVE] = serve_head,         [CMD_RUN] = run_head,          [CMD_BATCH] = batch_head,
+        [CMD_POLICY_CHECK] = check_head,  [CMD_POLICY_TEST] = test_head, [CMD_POLICY_NEW] = new_head,
+        [CMD_POLICY_WHY] = why_head,      [CMD_LUA_PATH] = path_head,    [CMD_SIMULATE] = simulate_head,
+        [CMD_REPRODUCE] = reproduce_head, [CMD_TUNE] = tune_head,        [CMD_PLAN] = plan_head,
+        [CMD_REGRET] = regret_head,       [CMD_HELP] = overview,         [CMD_VERSION] = overview};
     return heads[command];
 }
 

@@ -51,7 +51,7 @@ static const struct opt_row rows[] = {
      "native: the built-in one, without a script"},
     {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SIMULATE, AT(policies), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0,
      0, NULL, "the policy, as in serve; given several times, each policy gets its own run, and they are compared"},
-    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
+    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_NEW, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
      "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
     {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0,
      NULL, "a parameter that the policy declares; may be given several times"},
@@ -349,6 +349,8 @@ static const struct opt_row rows[] = {
 
     {"file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_WHY, AT(why_file), "FILE", NULL, 0, 0, NULL,
      "what GET /admin/requests answered; - is stdin"},
+    {"from", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_NEW, AT(template), "NAME|FILE", NULL, 0, 0, NULL,
+     "copy this policy, with the libraries that it names, instead of the one to begin with"},
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
      "run again whenever these files change, until Ctrl-C"},
     {"cpath", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_PATH, AT(cpath), NULL, "false", 0, 0, NULL,

@@ -41,6 +41,7 @@ enum {
     IN_PLAN = 1024,
     IN_REGRET = 2048,
     IN_WHY = 8192,
+    IN_NEW = 16384,
     IN_ONE = 4096 /* simulate, and no search over simulations */
 };
 

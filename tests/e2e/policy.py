@@ -359,7 +359,49 @@ def code_is_shared_by_every_command():
         assert code == 1 and "mine.lua:1: there is no lib/way.lua in " + folder in err, err
 
 
+def a_new_policy_passes_its_tests_and_nothing_is_overwritten():
+    with tempfile.TemporaryDirectory() as folder:
+        at = lambda name: os.path.join(folder, name)
+        read = lambda name: open(at(name)).read()
+        code, out, err = run("policy", "new", "mine", cwd=folder)
+        assert code == 0 and out.startswith("mine.lua\n"), (out, err)
+        code, out, err = run("policy", "test", at("mine.lua"))
+        assert code == 0 and "policies: 1 passed, 0 failed" in out and out.count("  ok   ") == 3, (out, err)
+        open(at("mine.lua"), "a").write("-- mine\n")
+        before = read("mine.lua")
+        for name in ("mine", "mine.lua", "./mine"):
+            code, out, err = run("policy", "new", name, cwd=folder)
+            assert code == 1 and not out and "mine.lua is there already" in err, (out, err)
+        assert read("mine.lua") == before
+        code, out, err = run("policy", "new", at("copy.lua"), "--from", "shortest")
+        assert code == 0, err
+        assert read("copy.lua") == open("policies/shortest.lua").read()
+        assert sorted(os.listdir(at("lib"))) == ["order.lua", "serve.lua"], os.listdir(at("lib"))
+        code, out, err = run(
+            "policy", "new", at("again"), "--from", at("copy.lua")
+        )  # its libraries are there, and the same
+        assert code == 0 and "lib/" not in out, (out, err)
+        open(at("lib/serve.lua"), "a").write("-- mine\n")
+        code, out, err = run("policy", "new", at("other"), "--from", "prefix")
+        assert code == 1 and not out and "lib/serve.lua is there already, and is another one" in err, (out, err)
+        assert not os.path.exists(at("other.lua")) and read("lib/serve.lua").endswith("-- mine\n")
+        code, out, err = run("policy", "test", folder)
+        assert code == 0 and "policies: 3 passed, 0 failed" in out, (out, err)
+        for words, says in (
+            ((), "what shall it be called?"),
+            (("a b",), "a policy's name has 1 to 40 letters"),
+            (("x", "--from", "shortst"), "did you mean shortest?"),
+            (("x", "--from", "native"), "--from wants a policy's NAME or FILE"),
+            (("x", "--from", "fcfs:budget=4"), "--from wants a policy's NAME or FILE"),
+            (("none/x",), "none/x.lua cannot be written"),
+        ):
+            code, out, err = run("policy", "new", *words)
+            assert code in (1, 2) and not out and says in err, (words, code, out, err)
+        assert not os.path.exists("x.lua")
+
+
 CASES = [
+    a_new_policy_passes_its_tests_and_nothing_is_overwritten,
     code_is_shared_by_every_command,
     a_policy_knows_who_gave_no_limit_in_serve_and_in_simulate,
     serve_takes_params_with_the_policy_as_simulate_does,

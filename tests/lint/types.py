@@ -271,7 +271,8 @@ def made():
     told = said()
     lines = [
         "---@meta moonshift",
-        "-- What an editor may know of policies. Made by tests/lint/types.py of lua/*.c and docs/policies-reference.md:",
+        "-- What an editor may know of policies. Made by tests/lint/types.py of lua/*.c and "
+        "docs/policies-reference.md:",
         "-- python3 tests/lint/types.py --update",
         "",
         f"---@class {L}",

@@ -91,7 +91,15 @@ static void a_lost_rank_ends_what_the_others_cannot_hold(void **state)
                                           "policies/flying.lua",
                                           "policies/static.lua",
                                           "policies/auto.lua",
-                                          "policies/sidp.lua"};
+                                          "policies/sidp.lua",
+                                          "policies/bucket.lua",
+                                          "policies/daynight.lua",
+                                          "policies/leastwaste.lua",
+                                          "policies/ontime.lua",
+                                          "policies/prefix.lua",
+                                          "policies/session.lua",
+                                          "policies/shortest.lua",
+                                          "policies/tiers.lua"};
     for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++)
         lose_a_rank_under(shipped[i]);
 }

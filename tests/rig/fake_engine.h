@@ -221,6 +221,13 @@ static bool fake_take(struct fake *f, struct engine_message *m)
     case IN_STATE:
         fake_reply(f, m->tag, 0, "{\"policy\":{\"active\":{\"name\":\"fake\"}}}");
         break;
+    case IN_PULSE:
+        fake_reply(f, m->tag, 0, "{}");
+        break;
+    case IN_STORY:
+        mem_free(m->payload);
+        fake_reply(f, m->tag, E_NOTFOUND, "no such request");
+        break;
     case IN_POLICY:
         fake_policy(f, m);
         break;

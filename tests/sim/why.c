@@ -127,13 +127,13 @@ static void put_parts(struct rig *t)
     print_message(" ms\n");
 }
 
-struct load {
+struct traffic {
     struct knobs knobs;
     uint64_t seed;
     int gap_us;
 };
 
-static double serve_random(const struct load *l)
+static double serve_random(const struct traffic *l)
 {
     static struct rig t;
     static struct watcher w;
@@ -176,17 +176,17 @@ static void parts_of_ttft_add_up_under_chaos(void **state)
         struct chaos c = {.every = 12, .budget = 96, .base_orders = true, .host = cases[i].host > 0, .bad = i == 1};
         rng_init(&c.rng, (uint64_t)i + 7);
         chaos_partitions(&c, cases[i].ranks);
-        double lost = serve_random(&(struct load){.knobs = {.seqs = 24,
-                                                            .batched = 128,
-                                                            .blocks = cases[i].blocks,
-                                                            .ranks = cases[i].ranks,
-                                                            .host_blocks = cases[i].host,
-                                                            .park_ns = 200 * MS,
-                                                            .stories = N_REQUESTS,
-                                                            .ops = ops,
-                                                            .policy = chaos_policy(&c)},
-                                                  .seed = (uint64_t)i + 1,
-                                                  .gap_us = 3000});
+        double lost = serve_random(&(struct traffic){.knobs = {.seqs = 24,
+                                                               .batched = 128,
+                                                               .blocks = cases[i].blocks,
+                                                               .ranks = cases[i].ranks,
+                                                               .host_blocks = cases[i].host,
+                                                               .park_ns = 200 * MS,
+                                                               .stories = N_REQUESTS,
+                                                               .ops = ops,
+                                                               .policy = chaos_policy(&c)},
+                                                     .seed = (uint64_t)i + 1,
+                                                     .gap_us = 3000});
         print_message("case %d: unexplained %.4f\n", i, lost);
         assert_true(lost < 0.05);
     }
@@ -203,7 +203,7 @@ static void ordinary_traffic_is_explained(void **state)
     for (int i = 0; i < 5; i++) {
         struct knobs k = cases[i];
         k.stories = N_REQUESTS;
-        double lost = serve_random(&(struct load){.knobs = k, .seed = (uint64_t)i + 1, .gap_us = 3000});
+        double lost = serve_random(&(struct traffic){.knobs = k, .seed = (uint64_t)i + 1, .gap_us = 3000});
         assert_true(lost == 0);
     }
 }

@@ -58,7 +58,7 @@ static void man_has_every_option_and_command(void **state)
     char *commands = part(b.data, ".SH COMMANDS", ".SH OPTIONS");
     for (const char *const *c =
              (const char *const[]){"serve", "run", "batch", "simulate", "tune", "plan", "regret", "reproduce",
-                                   "policy check", "policy test", "policy why", "lua\\-path", NULL};
+                                   "policy check", "policy test", "policy why", "policy new", "lua\\-path", NULL};
          *c; c++) {
         char heading[64];
         snprintf(heading, sizeof heading, "\n.SS %s\n", *c);
