@@ -99,7 +99,7 @@ void stories_decided(struct stories *s, const struct plan *p);
 /* A turn without a decision: whoever has no cause to wait, or one that has passed, gets one. */
 void stories_look(struct stories *s, struct world *w, int64_t now_ns);
 
-/* story_spans.c: the request is in this from now on; words: copied, NULL: none. */
+/* The request is in this from now on; words: copied, NULL: none. */
 struct story_now {
     enum story_part part;
     uint64_t behind, step;
