@@ -323,6 +323,8 @@ void engine_absorb(struct engine *engine, struct step *s)
             absorb_item(engine, s, &s->items[i], engine->now_ns);
     }
     engine->metrics.counters[C_KV_EVICTED] = engine->world.kv.n_evicted;
+    if (!failed)
+        decisions_measured(&engine->decisions, s->group, (int64_t)predicted, step_ns(s));
     if (s->next && !failed)
         engine_follow(engine, s->next);
     else

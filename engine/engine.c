@@ -137,6 +137,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
     }
     metrics_init(&engine->metrics);
     stories_init(&engine->stories, s->story_keep);
+    decisions_init(&engine->decisions, s->decision_bytes);
     engine->inbox = queue_create(sizeof(struct engine_message), 0, false);
     int rc = open_world(engine, e);
     if (!rc) {
@@ -224,6 +225,7 @@ void engine_destroy(struct engine *engine)
     queue_destroy(engine->outbox);
     world_free(&engine->world);
     stories_free(&engine->stories);
+    decisions_free(&engine->decisions);
     mem_free(engine);
 }
 
@@ -330,22 +332,11 @@ static void roll_back(struct engine *engine, uint64_t tag)
     reply_policy(engine, tag, rc, &e);
 }
 
-static void tell_story(struct engine *engine, const struct engine_message *m)
+static void tell_history(struct engine *engine, const struct engine_message *m)
 {
-    const struct stories *s = &engine->stories;
     struct buf out = {0};
-    int rc = s->keep ? 0 : E_UNSUPPORTED;
-    if (rc) {
-        buf_puts(&out, "no stories of requests are kept: --request-history is 0");
-    } else if (!m->payload) {
-        stories_put_slowest(s, &engine->world, (int)m->n, engine->now_ns, &out);
-    } else if (!stories_put_id(s, &engine->world, m->payload, engine->now_ns, &out)) {
-        rc = E_NOTFOUND;
-        buf_printf(&out,
-                   "no request is known by that id: the last %d that ended are kept (--request-history), and those "
-                   "that were turned away are not",
-                   s->keep);
-    }
+    int rc = m->kind == IN_STORY ? engine_put_story(engine, m->payload, (int)m->n, &out)
+                                 : engine_put_decisions(engine, m->payload, &out);
     mem_free(m->payload);
     size_t n = out.len;
     reply(engine, m->tag, rc, buf_take(&out), n);
@@ -406,7 +397,8 @@ void engine_take(struct engine *engine, struct engine_message *m)
         reply(engine, m->tag, 0, text, n);
         break;
     case IN_STORY:
-        tell_story(engine, m);
+    case IN_DECISIONS:
+        tell_history(engine, m);
         break;
     case IN_RESET_PREFIX_CACHE:
         kv_forget_cached(&engine->world.kv);
@@ -604,6 +596,8 @@ bool engine_turn(struct engine *engine)
     engine->n_idle_wakes = engine->saw_empty ? engine->n_idle_wakes + 1 : 0;
     engine->world.step++;
     live_step(&engine->live, &v, &engine->plan);
+    int64_t call_ns = engine->decisions.cap ? clock_now(engine->setup.clock) - now : 0;
+    decisions_note(&engine->decisions, &engine->plan, &engine->live, call_ns);
     stories_decided(&engine->stories, &engine->plan);
     tell_turned(engine, &engine->plan);
     enact(engine, &engine->plan);

@@ -101,9 +101,10 @@ struct engine_setup {
     char model_name[128];
     int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
                           virtual time no bound */
-    int story_keep;    /* requests that ended whose stories are kept (engine/story.h); 0: no stories */
-    bool quiet;        /* no log lines */
-    bool quiet_stats;  /* no periodic line of rates */
+    size_t decision_bytes; /* of the decision log (engine/decisions.h); 0: none */
+    int story_keep;        /* requests that ended whose stories are kept (engine/story.h); 0: no stories */
+    bool quiet;            /* no log lines */
+    bool quiet_stats;      /* no periodic line of rates */
 };
 
 /* Opens ranks, loads weights, sizes the KV cache. E_INPUT/E_FULL say what would fit ("max-model-len 65536 needs 2.45
@@ -133,6 +134,8 @@ enum engine_in {
     IN_STORY,              /* payload: char * the id of a request (moves); NULL: the n slowest. Answered by EV_REPLY:
                               payload char * JSON (engine/story.h); E_NOTFOUND: nobody is known by it; E_UNSUPPORTED: none are kept
                             */
+    IN_DECISIONS,          /* payload: struct decisions_ask * (heap, moves). Answered by EV_REPLY: payload char * JSON;
+                              E_UNSUPPORTED: none are logged */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };

@@ -4,6 +4,7 @@
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
+#include "engine/decisions.h"
 #include "engine/engine.h"
 #include "engine/exec/disk_kv.h"
 #include "engine/live.h"
@@ -27,6 +28,7 @@ struct engine {
     struct live live;
     struct stories stories;
     struct guards *guards; /* NULL: no policy is put on probation */
+    struct decisions decisions;
     struct plan plan;
     struct node node;
     struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
@@ -154,6 +156,9 @@ char *engine_metrics_text(struct engine *engine, size_t *n); /* heap */
 char *engine_state_json(struct engine *engine, size_t *n);   /* heap */
 /* What happened since the last call, and switches newer than `seen`. Heap. */
 char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n);
+/* What IN_STORY and IN_DECISIONS are answered with: the code, and JSON or why there is none. */
+int engine_put_story(const struct engine *engine, const char *id, int n, struct buf *out);
+int engine_put_decisions(const struct engine *engine, const struct decisions_ask *ask, struct buf *out);
 void engine_log_rates(struct engine *engine, int64_t now_ns); /* at most every 10 s, silent when idle */
 
 #endif

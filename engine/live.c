@@ -425,6 +425,8 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
         verdict = VERDICT_STALLED;
     else if (verdict_stands(verdict) && (starved = find_starved(l, v, p, &e)))
         verdict = VERDICT_STARVED;
+    l->last_verdict = verdict;
+    l->last_native = l->active.ops == l->native.ops || !verdict_stands(verdict);
     if (!judge(l, HOOK_STEP, verdict, &e, v->world->step))
         decide_native(l, v, p, verdict);
     if (starved)

@@ -58,6 +58,8 @@ struct live {
     int n_barren;            /* plans in a row that change the partition and run nothing although something could run */
     int64_t barren_since_ns; /* the first of the plans in a row that run nothing although something could run; 0: the
                                 last one was not so */
+    enum verdict last_verdict; /* of the last step */
+    bool last_native;          /* the native policy decided it, by right or in the policy's stead */
     struct {
         uint64_t from, n;                              /* so many calls since this step */
     } slow, heavy;                                     /* that stand, and cost more than they may */

@@ -606,3 +606,33 @@ void live_state(const struct live *l, int64_t now_ns, struct buf *json)
     buf_put_json(json, l->last_error, strlen(l->last_error));
     buf_putc(json, '}');
 }
+
+int engine_put_story(const struct engine *engine, const char *id, int n, struct buf *out)
+{
+    const struct stories *s = &engine->stories;
+    if (!s->keep) {
+        buf_puts(out, "no stories of requests are kept: --request-history is 0");
+        return E_UNSUPPORTED;
+    }
+    if (!id) {
+        stories_put_slowest(s, &engine->world, n, engine->now_ns, out);
+        return 0;
+    }
+    if (stories_put_id(s, &engine->world, id, engine->now_ns, out))
+        return 0;
+    buf_printf(out,
+               "no request is known by that id: the last %d that ended are kept (--request-history), and those that "
+               "were turned away are not",
+               s->keep);
+    return E_NOTFOUND;
+}
+
+int engine_put_decisions(const struct engine *engine, const struct decisions_ask *ask, struct buf *out)
+{
+    if (!engine->decisions.cap) {
+        buf_puts(out, "no decisions are logged: --decision-log-memory is 0");
+        return E_UNSUPPORTED;
+    }
+    decisions_put(&engine->decisions, ask, &engine->stories, &engine->world, engine->started_ns, out);
+    return 0;
+}

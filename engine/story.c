@@ -85,35 +85,51 @@ static void close_span(struct story *t, int64_t now_ns)
 }
 
 /* Steps one behind the other are one span: decodes, and chunks of a prompt once there are many. */
-static bool joins(const struct story *t, const struct story_now *is)
+static bool joins(const struct story_span *x, const struct story_now *is)
 {
-    if (t->now.part != PART_ENGINE || !t->n || t->n == STORY_SPANS)
-        return false;
-    const struct story_span *x = &t->spans[t->n - 1];
-    bool steps = is->part == PART_DECODE || (is->part == PART_PREFILL && t->n >= DETAILED);
-    bool counted_here = !t->first_token_ns || x->from_ns >= t->first_token_ns;
-    return steps && counted_here && x->part == is->part && x->again == is->again && x->group == is->group &&
-           x->to_ns == t->now.from_ns && layout_equal(x->layout, is->layout);
+    return x->part == is->part && x->again == is->again && x->group == is->group && layout_equal(x->layout, is->layout);
 }
 
-static void rejoin(struct story *t, const struct story_now *is)
+/* It was between two steps of decodes, and this comes: true: the next of them. */
+static bool decodes_on(struct story *t, const struct story_now *is)
 {
-    struct story_span *x = &t->spans[--t->n];
+    int64_t since = t->between_ns;
+    if (!since)
+        return false;
+    t->between_ns = 0;
+    if (joins(&t->now, is)) {
+        t->now.steps++;
+        t->now.tokens += is->tokens;
+        return true;
+    }
+    bool again = t->now.again;
+    close_span(t, since);
+    t->now = (struct story_span){.from_ns = since, .part = PART_ENGINE, .words = -1, .again = again};
+    return false;
+}
+
+/* The same with a chunk behind another. */
+static bool prefills_on(struct story *t, const struct story_now *is)
+{
+    struct story_span *x = t->n ? &t->spans[t->n - 1] : NULL;
+    if (is->part != PART_PREFILL || t->n < DETAILED || t->n == STORY_SPANS || t->now.part != PART_ENGINE ||
+        !joins(x, is) || x->to_ns != t->now.from_ns || x->from_ns < t->first_token_ns)
+        return false;
+    t->n--;
     count(t, x, -1);
     t->now = *x;
     t->now.steps++;
     t->now.tokens += is->tokens;
+    return true;
 }
 
 void story_turn(struct stories *s, struct story *t, const struct story_now *is, int64_t now_ns)
 {
-    bool was_between = t->now.part == PART_ENGINE;
-    int8_t words = keep_words(t, is->words);
+    bool was_between = t->now.part == PART_ENGINE || t->between_ns;
     s->n_between += (is->part == PART_ENGINE) - was_between;
-    if (joins(t, is)) {
-        rejoin(t, is);
+    if (decodes_on(t, is) || prefills_on(t, is))
         return;
-    }
+    int8_t words = keep_words(t, is->words);
     if (t->now.part == is->part && t->now.again == is->again && t->now.words == words &&
         (!runs(&t->now) || is->part == PART_DECODE)) {
         bool other = is->behind && is->behind != t->now.behind;
@@ -168,6 +184,11 @@ void story_step_over(struct stories *s, struct request *r, int n_tokens, bool st
         t->now.tokens += n_tokens;
         return;
     }
+    if (t->now.part == PART_DECODE) {
+        t->between_ns = now_ns;
+        s->n_between++;
+        return;
+    }
     story_turn(s, t, &(struct story_now){.part = PART_ENGINE, .again = r->n_preempted > 0}, now_ns);
 }
 
@@ -198,7 +219,8 @@ void story_end(struct stories *s, struct request *r, enum ending how, int64_t no
         return;
     r->story = NULL;
     s->n_open--;
-    s->n_between -= t->now.part == PART_ENGINE;
+    story_turn(s, t, &(struct story_now){.part = PART_ENGINE}, now_ns); /* from the last step on */
+    s->n_between--;
     close_span(t, now_ns);
     t->how = how;
     t->end_ns = now_ns;

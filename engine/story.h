@@ -56,19 +56,24 @@ struct story_span {
 };
 
 struct story {
-    uint64_t tag;
-    char name[NAME_BYTES];
-    int choice; /* of its order */
-    int n_prompt, n_output, n_cached, n_preempted;
-    int64_t arrival_ns, first_token_ns, end_ns; /* 0: not yet */
-    enum ending how;
-    int64_t ttft[PART_COUNT], after[PART_COUNT]; /* of closed spans */
+    /* what every step touches */
+    uint64_t mark; /* the plan that has dealt with it */
+    int64_t
+        between_ns; /* since when it is between two steps of decodes: most often the next one follows; 0: it is not */
+    int64_t first_token_ns; /* 0: not yet */
     struct story_span now;
+    /* the rest */
     struct story_span *spans;
     int n, cap;
+    int64_t arrival_ns, end_ns; /* end: 0: not yet */
+    uint64_t tag;
+    int64_t ttft[PART_COUNT], after[PART_COUNT]; /* of closed spans */
+    int choice;                                  /* of its order */
+    int n_prompt, n_output, n_cached, n_preempted;
+    enum ending how;
     char *words[STORY_WORDS];
     int n_words;
-    uint64_t mark; /* the plan that has dealt with it */
+    char name[NAME_BYTES];
 };
 
 struct stories {
@@ -99,7 +104,7 @@ void stories_decided(struct stories *s, const struct plan *p);
 /* A turn without a decision: whoever has no cause to wait, or one that has passed, gets one. */
 void stories_look(struct stories *s, struct world *w, int64_t now_ns);
 
-/* story_spans.c: the request is in this from now on; words: copied, NULL: none. */
+/* The request is in this from now on; words: copied, NULL: none. */
 struct story_now {
     enum story_part part;
     uint64_t behind, step;

@@ -8,7 +8,7 @@
 
 /* Of a queue longer than this, so many of the first are looked at in each decision, and as many of the others in turn:
  * their causes may be some decisions old. */
-enum { LOOKED_AT = 256 };
+enum { LOOKED_AT = 64 };
 
 /* A group that may take a step. */
 struct usable {
@@ -256,23 +256,39 @@ static struct story_now why_left_out(const struct facts *f, const struct request
 
 /* ---- all of them */
 
+/* Nothing is known yet of what it waits for. */
+static bool is_between(const struct story *t)
+{
+    return t->now.part == PART_ENGINE || t->between_ns;
+}
+
 static void tell(struct stories *s, struct facts *f, struct request *r)
 {
     struct story *t = r->story;
     bool waits = r->state == REQ_WAITING;
     if (!t || r->busy || (f->plan && t->mark == f->plan->serial))
         return;
-    if (!waits && !f->plan && t->now.part != PART_ENGINE)
+    if (!waits && !f->plan && !is_between(t))
         return;
     struct story_now is = waits ? why_waits(f, r) : why_left_out(f, r);
     if (is.part == PART_KV && waits && !f->blocked)
         f->blocked = r;
     /* Its group is in a step, from which a decision has left it out: that one said why. */
-    if (is.part == PART_STEP && !waits && t->now.part != PART_ENGINE)
+    if (is.part == PART_STEP && !waits && !is_between(t))
         return;
     is.again = r->n_preempted > 0;
     is.step = f->world->step;
     story_turn(s, t, &is, f->now_ns);
+}
+
+/* Does the plan run all who run? Then nobody of them waits. */
+static bool runs_all(const struct plan *p)
+{
+    int n = 0;
+    for (int i = 0; p && i < p->n_batches; i++)
+        for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++)
+            n += !p->batches[i]->items[k].starts;
+    return p && n == p->world->running.n;
 }
 
 static void tell_all(struct stories *s, struct facts *f)
@@ -281,7 +297,8 @@ static void tell_all(struct stories *s, struct facts *f)
     int head = q->n < LOOKED_AT ? q->n : LOOKED_AT, rest = q->n - head;
     look_at_groups(f);
     look_at_plan(f);
-    for (int i = 0; i < f->world->running.n; i++)
+    bool all = runs_all(f->plan);
+    for (int i = 0; i < f->world->running.n && !all; i++)
         tell(s, f, f->world->running.items[i]);
     for (int i = 0; i < head; i++)
         tell(s, f, q->items[i]);

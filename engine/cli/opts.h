@@ -99,7 +99,7 @@ struct opts {
     /* logs */
     char *log_level, *log_format;
     bool disable_log_stats, log_requests;
-    int64_t request_history; /* requests that ended whose timelines are kept */
+    int64_t request_history, decision_bytes; /* requests that ended whose timelines are kept; of the decision log */
     bool dry_run;
     char *record; /* serve: NULL: not asked for */
     char *config;

@@ -319,6 +319,8 @@ static const struct opt_row rows[] = {
      "the timelines of so many requests that have ended are kept for /admin/requests: about 1 KB each, at most 6; 0: "
      "of "
      "none, nor of those that are live"},
+    {"decision-log-memory", NULL, 0, OPT_COUNT, GROUP_LOGS, IN_SERVE, AT(decision_bytes), "BYTES", "4MiB", 0, 1e10,
+     NULL, "for the last decisions and the facts that they rest on, shown by /admin/decisions; 0: none are logged"},
     {"record", NULL, 0, OPT_TEXT, GROUP_LOGS, IN_SERVE, AT(record), "FILE", NULL, 0, 0, NULL,
      "record arrivals, decisions and step times (no text) for moonshift simulate --trace FILE; the file must not exist "
      "yet"},

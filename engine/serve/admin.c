@@ -1,12 +1,14 @@
 #include "engine/serve/admin.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/decisions.h"
 #include "engine/draft/suffix.h"
 #include "engine/serve/room/room.h"
 #include "engine/story.h"
@@ -393,6 +395,17 @@ static void get_request(struct admin *a, struct http_exchange *x)
     ask(a, x, IN_STORY, &id, story_came);
 }
 
+static void get_decisions(struct admin *a, struct http_exchange *x)
+{
+    long n = read_count(x, "n", 20, DECISIONS_ASKED_MOST), from = n < 0 ? -1 : read_count(x, "from", 0, LONG_MAX);
+    if (from < 0)
+        return;
+    struct decisions_ask *order = mem_new(sizeof *order);
+    *order = (struct decisions_ask){.from = (uint64_t)from, .n = (int)n};
+    struct wait *w = make_wait(a, x, ask_gone);
+    w->tag = calls_send(&a->front->calls, IN_DECISIONS, order, sizeof *order, story_came, w);
+}
+
 static void get_requests(struct admin *a, struct http_exchange *x)
 {
     long n = read_count(x, "slowest", 10, STORY_ASKED_MOST);
@@ -506,6 +519,7 @@ static const struct {
     {HTTP_PATCH, "/admin/policy/params", patch_params, false},
     {HTTP_POST, "/admin/policy/rollback", post_rollback, false},
     {HTTP_GET, "/admin/state", get_state, true},
+    {HTTP_GET, "/admin/decisions", get_decisions, false},
     {HTTP_GET, "/admin/requests", get_requests, false},
     {HTTP_GET, "/admin/requests/", get_request, false},
     {HTTP_POST, "/admin/reset_prefix_cache", post_reset, false},

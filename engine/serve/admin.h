@@ -11,6 +11,7 @@
  * - PATCH /admin/policy/params: body: an object of values
  * - POST /admin/policy/rollback: the previous good policy becomes live
  * - GET /admin/state: requests, queues, KV, the front's books
+ * - GET /admin/decisions?from=STEP&n=N: what was decided, on what facts; without from the last n
  * - GET /admin/requests/ID: where the time of a request went; GET /admin/requests?slowest=N: of the slowest
  * - POST /admin/reset_prefix_cache
  * - POST /admin/drafts/save, POST /admin/drafts/load: what was said, for draft tokens, to and from --draft-file

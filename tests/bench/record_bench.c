@@ -1,6 +1,7 @@
-/* What --record costs the engine's thread: the real loop on the simulated device in virtual time, decodes of so many
- * requests (with prompts of 500 tokens that begin now and then), with and without a recorder, in turn. A step's time is
- * the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
+/* What --record costs the engine's thread, and what stories of requests and the decision log do (--request-history,
+ * --decision-log-memory): the real loop on the simulated device in virtual time, decodes of so many requests (with
+ * prompts of 500 tokens that begin now and then), alone and with others waiting for a seat, with and without, in turn.
+ * A step's time is the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -59,7 +60,10 @@ static void run_steps(struct engine *engine, struct clock *clock, int live)
     }
 }
 
-static struct cost measure(int live, bool with, struct err *e)
+enum what { NOTHING, RECORD, HISTORY };
+
+/* live run, and `waiting` more wait for a seat. */
+static struct cost measure(int live, int waiting, enum what what, struct err *e)
 {
     char path[] = "/tmp/record_bench-XXXXXX";
     struct clock clock;
@@ -69,7 +73,8 @@ static struct cost measure(int live, bool with, struct err *e)
     clock_init_virtual(&clock, 1000000000);
     close(mkstemp(path));
     unlink(path);
-    if (model_open_dummy(&model, "tests/data/sim_model.json", DT_BF16, 1, e) || (with && recorder_open(&rec, path, e)))
+    if (model_open_dummy(&model, "tests/data/sim_model.json", DT_BF16, 1, e) ||
+        (what == RECORD && recorder_open(&rec, path, e)))
         return (struct cost){0};
     struct engine_setup s = {
         .ops = backend_sim(),
@@ -81,14 +86,16 @@ static struct cost measure(int live, bool with, struct err *e)
         .block_size = 16,
         .clock = &clock,
         .quiet = true,
-        .witness = with ? recorder_witness(rec) : NULL};
+        .story_keep = what == HISTORY ? 2000 : 0,
+        .decision_bytes = what == HISTORY ? 4 << 20 : 0,
+        .witness = what == RECORD ? recorder_witness(rec) : NULL};
     if (engine_create(&engine, &s, e))
         return (struct cost){0};
     recorder_begin(rec,
                    &(struct recorder_start){engine_node(engine), model_config(model), s.start, s.block_size, "bench"},
                    engine);
     int64_t t = cpu_ns();
-    run_steps(engine, &clock, live);
+    run_steps(engine, &clock, live + waiting);
     struct cost c = {.us = (double)(cpu_ns() - t) * 1e-3 / STEPS,
                      .bytes = rec ? (double)recorder_bytes(rec) / STEPS : 0};
     queue_post(engine_inbox(engine), &(struct engine_message){.kind = IN_STOP});
@@ -111,27 +118,38 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* One line: the medians of several rounds, with and without in turn. */
+static int compare_with(enum what what, int live, int waiting)
+{
+    double without[ROUNDS], more[ROUNDS], bytes = 0;
+    for (int k = 0; k < ROUNDS; k++) {
+        struct err e = {0};
+        struct cost a = measure(live, waiting, NOTHING, &e), b = measure(live, waiting, what, &e);
+        if (e.code) {
+            fprintf(stderr, "record_bench: %s\n", e.text);
+            return 1;
+        }
+        without[k] = a.us;
+        more[k] = b.us - a.us;
+        bytes = b.bytes;
+    }
+    qsort(without, ROUNDS, sizeof *without, compare);
+    qsort(more, ROUNDS, sizeof *more, compare);
+    printf("%-8s %8d %8d %8.2f %8.2f %13.0f\n", what == RECORD ? "record" : "history", live, waiting,
+           without[ROUNDS / 2], more[ROUNDS / 2], bytes);
+    return 0;
+}
+
 int main(void)
 {
-    static const int lives[] = {8, 64, 512};
-    printf("requests  step us  recorded us  more us  bytes a step\n");
-    for (size_t i = 0; i < 3; i++) {
-        double without[ROUNDS], more[ROUNDS], bytes = 0;
-        for (int k = 0; k < ROUNDS; k++) {
-            struct err e = {0};
-            struct cost a = measure(lives[i], false, &e), b = measure(lives[i], true, &e);
-            if (e.code) {
-                fprintf(stderr, "record_bench: %s\n", e.text);
+    static const int lives[] = {8, 64, 512}, waits[] = {0, 64, 1000};
+    printf("what      running  waiting  step us  more us  bytes a step\n");
+    for (size_t i = 0; i < 3; i++)
+        if (compare_with(RECORD, lives[i], 0))
+            return 1;
+    for (size_t i = 0; i < 3; i++)
+        for (size_t k = 0; k < 3; k++)
+            if (compare_with(HISTORY, lives[i], waits[k]))
                 return 1;
-            }
-            without[k] = a.us;
-            more[k] = b.us - a.us;
-            bytes = b.bytes;
-        }
-        qsort(without, ROUNDS, sizeof *without, compare);
-        qsort(more, ROUNDS, sizeof *more, compare);
-        printf("%8d %8.2f %12.2f %8.2f %13.0f\n", lives[i], without[ROUNDS / 2], without[ROUNDS / 2] + more[ROUNDS / 2],
-               more[ROUNDS / 2], bytes);
-    }
     return 0;
 }

@@ -40,7 +40,9 @@ SMALL = [
 REQUESTS, CLIENTS, WAIT_S = 24, 12, 120
 HOLDS = """
 return { api = 1, doc = 'holds reds', needs = { 'priority' },
-admit = function(r, view, act) if r.priority == 7 and not r.again then act.hold(r, 'reds wait a bit', view.now + 0.05) end end,
+admit = function(r, view, act)
+  if r.priority == 7 and not r.again then act.hold(r, 'reds wait a bit', view.now + 0.05) end
+end,
 step = function(view, act) for _, g in ipairs(view.idle) do
   local b = act.batch(g) b:decodes() b:prefill(view.waiting)
   if b.tokens > 0 then act.forward(g, b) end end end }
@@ -163,6 +165,21 @@ def holds(server):
     assert held and held[0]["words"] == "reds wait a bit" and story["ttft"]["held"] >= 40_000_000, story
 
 
+def decisions(server):
+    """The chunks of a prompt in the log are its tokens, and each step has been measured."""
+    name, _ = server.complete("long", 700)
+    story = server.get("/admin/requests/" + name)[1]["requests"][0]
+    status, reply = server.get(f"/admin/decisions?n=200&from={story['spans'][-1]['step'] - 20}")
+    mine = [c for d in reply["decisions"] for c in d["chunks"] if c["request"] == story["id"]]
+    assert status == 200 and sum(c["tokens"] for c in mine) + story["cached_tokens"] == 700 and mine[0]["starts"], mine
+    steps = [d["step"] for d in reply["decisions"]]
+    assert steps == sorted(steps) and steps[-1] == reply["newest"], steps
+    assert all(g["measured_ns"] > 0 for d in reply["decisions"][:-1] for g in d["groups"]), reply
+    assert len(server.get("/admin/decisions")[1]["decisions"]) == 20
+    for wrong in ("n=0", "n=201", "from=x", "from=-1"):
+        assert server.get("/admin/decisions?" + wrong)[0] == 400, wrong
+
+
 def refusals(server):
     status, reply = server.get("/admin/requests/cmpl-nobody")
     assert status == 404 and "the last 30" in reply["error"]["message"], reply
@@ -200,17 +217,19 @@ def printed(server):
 
 
 def closed_doors():
-    server = Server("--request-history", "0", "--admin-key", "sk-admin")
+    server = Server("--request-history", "0", "--decision-log-memory", "0", "--admin-key", "sk-admin")
     name, _ = server.complete(None, 20)
     assert server.get("/admin/requests/" + name)[0] == 401
     status, reply = server.get("/admin/requests/" + name, "sk-admin")
     assert status == 400 and "--request-history is 0" in reply["error"]["message"], reply
+    status, reply = server.get("/admin/decisions", "sk-admin")
+    assert status == 400 and "--decision-log-memory is 0" in reply["error"]["message"], reply
     server.stop()
 
 
 def main():
     server = Server()
-    for part in (under_load, choices, printed, holds, refusals):
+    for part in (under_load, choices, printed, decisions, holds, refusals):
         part(server)
         print("ok", part.__name__)
     server.stop()

@@ -34,8 +34,9 @@ struct knobs {
     struct layout start;
     int fail_rank;
     uint64_t fail_at_step;
-    int model_len;                 /* 0: what fits a rank */
-    int outbox_events;             /* 0: no bound */
+    int model_len;     /* 0: what fits a rank */
+    int outbox_events; /* 0: no bound */
+    size_t decision_bytes;
     int stories;                   /* of requests that have ended; 0: none at all */
     int host_blocks;               /* of host memory for KV; 0: none */
     const struct backend_ops *ops; /* NULL: backend_sim */
@@ -67,6 +68,7 @@ static inline void open_rig(struct rig *t, const struct knobs *k)
                              .fail_at_step = k->fail_at_step,
                              .outbox_events = k->outbox_events,
                              .story_keep = k->stories,
+                             .decision_bytes = k->decision_bytes,
                              .kv_dtype = DT_F16,
                              .block_size = 16,
                              .clock = &t->clock,

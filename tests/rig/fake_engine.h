@@ -225,6 +225,7 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         fake_reply(f, m->tag, 0, "{}");
         break;
     case IN_STORY:
+    case IN_DECISIONS:
         mem_free(m->payload);
         fake_reply(f, m->tag, E_NOTFOUND, "no such request");
         break;
