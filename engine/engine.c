@@ -595,8 +595,9 @@ bool engine_turn(struct engine *engine)
     engine->saw_empty = !engine->world.requests.n_live;
     engine->n_idle_wakes = engine->saw_empty ? engine->n_idle_wakes + 1 : 0;
     engine->world.step++;
+    int64_t asked_ns = engine->decisions.cap ? clock_now(engine->setup.clock) : 0;
     live_step(&engine->live, &v, &engine->plan);
-    int64_t call_ns = engine->decisions.cap ? clock_now(engine->setup.clock) - now : 0;
+    int64_t call_ns = engine->decisions.cap ? clock_now(engine->setup.clock) - asked_ns : 0;
     decisions_note(&engine->decisions, &engine->plan, &engine->live, call_ns);
     stories_decided(&engine->stories, &engine->plan);
     tell_turned(engine, &engine->plan);

@@ -131,11 +131,10 @@ enum engine_in {
     IN_REPLICA_DONE,       /* from a rank: payload struct replica_task * */
     IN_RESHARD_DONE,       /* from a rank: payload struct reshard_task * */
     IN_DISK_DONE,          /* from the disk: payload struct disk_job * */
-    IN_STORY,              /* payload: char * the id of a request (moves); NULL: the n slowest. Answered by EV_REPLY:
-                              payload char * JSON (engine/story.h); E_NOTFOUND: nobody is known by it; E_UNSUPPORTED: none are kept
-                            */
-    IN_DECISIONS,          /* payload: struct decisions_ask * (heap, moves). Answered by EV_REPLY: payload char * JSON;
-                              E_UNSUPPORTED: none are logged */
+    IN_STORY,     /* payload: char * the id of a request (moves); NULL: the n slowest. Answered by EV_REPLY: char * JSON
+                     (engine/story.h); E_NOTFOUND: nobody is known by it; E_UNSUPPORTED: none are kept */
+    IN_DECISIONS, /* payload: struct decisions_ask * (heap, moves). Answered by EV_REPLY: payload char * JSON;
+                     E_UNSUPPORTED: none are logged */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };

@@ -116,7 +116,7 @@ struct opts {
     char *template; /* NULL: the one to begin with */
     bool watch;
     /* policy why */
-    char *why_id, *why_file, *why_recording; /* NULL: not given */
+    char *why_id, *why_file; /* NULL: not given */
     /* lua-path */
     bool cpath;
     /* simulate */

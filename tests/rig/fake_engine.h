@@ -224,10 +224,13 @@ static bool fake_take(struct fake *f, struct engine_message *m)
     case IN_PULSE:
         fake_reply(f, m->tag, 0, "{}");
         break;
-    case IN_STORY:
-    case IN_DECISIONS:
+    case IN_STORY: /* it knows nobody */
+        fake_reply(f, m->tag, E_NOTFOUND, "no request is known by that id");
         mem_free(m->payload);
-        fake_reply(f, m->tag, E_NOTFOUND, "no such request");
+        break;
+    case IN_DECISIONS:
+        fake_reply(f, m->tag, 0, "{\"decisions\":[]}");
+        mem_free(m->payload);
         break;
     case IN_POLICY:
         fake_policy(f, m);
