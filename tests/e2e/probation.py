@@ -2,6 +2,7 @@
 served, and the state, the metrics and the log say why; one that does no harm is kept; an operator's rollback ends a
 probation, too; with 0 seconds there is none."""
 
+import atexit
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 
 sys.path.insert(0, "tests/rig")
@@ -23,7 +25,7 @@ MODEL = [
 ]
 WAIT_S, GAP_S = 120, 0.04
 FCFS = open("policies/fcfs.lua").read()
-SLOW = FCFS.replace(
+SLOW = (FCFS[: FCFS.index("  tests = {")] + "}\n").replace(
     "  step = function",
     "  admit = function(r, view, act) if not r.again then act.hold(r, 'why not', view.now + 2) end end,\n\n"
     "  step = function",
@@ -38,6 +40,7 @@ class Server:
         self.until(lambda: "Admin routes on port" in self.said(), "it starts")
         self.url = re.search(r"on (http://\S+)", self.said()).group(1)
         self.admin = re.sub(r":\d+$", ":" + re.search(r"Admin routes on port (\d+)", self.said()).group(1), self.url)
+        atexit.register(self.p.kill)
         self.more, self.texts, self.errors, self.threads = True, [], [], []
 
     def said(self):
@@ -52,8 +55,11 @@ class Server:
 
     def order(self, method, path, body=""):
         r = urllib.request.Request(self.admin + path, body.encode(), method=method)
-        with urllib.request.urlopen(r, timeout=WAIT_S) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(r, timeout=WAIT_S) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as e:
+            raise AssertionError(e.read()) from e
 
     def policy(self):
         return self.order("GET", "/admin/policy")
@@ -76,12 +82,12 @@ class Server:
     def send(self):
         """A request at a time, whatever becomes of those before."""
         while self.more:
-            self.threads.append(threading.Thread(target=self.ask))
+            self.threads.append(threading.Thread(target=self.ask, daemon=True))
             self.threads[-1].start()
             time.sleep(GAP_S)
 
     def load(self):
-        self.sender = threading.Thread(target=self.send)
+        self.sender = threading.Thread(target=self.send, daemon=True)
         self.sender.start()
 
     def close(self):
