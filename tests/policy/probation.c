@@ -1,7 +1,8 @@
-/* A policy on probation, in the whole engine in virtual time: policies that starve a class, halve what is served or make
- * one tenant wait go back to the one before by themselves, with the cause named; who was there loses nothing, the policy
- * before goes on with the state that it had, and nothing that the bad one ordered stays. Policies that do no harm are
- * kept, under noisy load. Whatever else ends the life of a policy ends its probation, with its outcome said. */
+/* A policy on probation, in the whole engine in virtual time: policies that starve a class, halve what is served or
+ * make one tenant wait go back to the one before by themselves, with the cause named; who was there loses nothing, the
+ * policy before goes on with the state that it had, and nothing that the bad one ordered stays. Policies that do no
+ * harm are kept, under noisy load. Whatever else ends the life of a policy ends its probation, with its outcome said.
+ */
 #include "tests/rig/policy_rig.h"
 
 #include <math.h>
@@ -16,9 +17,10 @@ static const double PROBATION_S = 3; /* spans of 0.1 s */
 
 /* fcfs, with changes: %s are its other members, its queue's prompts, and what it does first. */
 #define LIKE_FCFS(members, first, prefill)                                                                             \
-    "return { api = 1, doc = 'test', params = { budget = { default = 16 } }, needs = { 'id', 'tenant', 'priority' },\n"   \
-    "  " members "\n  step = function(view, act, p) " first "\n"                                                        \
-    "    for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() " prefill "\n"                              \
+    "return { api = 1, doc = 'test', params = { budget = { default = 16 } }, needs = { 'id', 'tenant', 'priority' "    \
+    "},\n"                                                                                                             \
+    "  " members "\n  step = function(view, act, p) " first "\n"                                                       \
+    "    for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes() " prefill "\n"                            \
     "      if b.tokens > 0 then act.forward(g, b) end end end }"
 
 static const char good[] = LIKE_FCFS("", "", "b:prefill(view.waiting, p.budget)");
@@ -27,10 +29,10 @@ static const char slow_for_b[] = LIKE_FCFS("admit = function(r, view, act) if r.
                                            "act.hold(r, 'wait', view.now + 0.4) end end,",
                                            "", "b:prefill(view.waiting, p.budget)");
 /* Low requests never begin; it also closes a group and asks to be woken for ever. */
-static const char starves[] =
-    LIKE_FCFS("", "act.wake(20) if #view.groups > 1 and not view.groups[2].closed then act.preempt(view.groups[2], 'drain') end",
-              "local w, ids = view.waiting, {} for i = 1, w.n do if w.priority[i] <= 0 then "
-              "table.insert(ids, w.id[i]) end end b:prefill(ids)");
+static const char starves[] = LIKE_FCFS(
+    "", "act.wake(20) if #view.groups > 1 and not view.groups[2].closed then act.preempt(view.groups[2], 'drain') end",
+    "local w, ids = view.waiting, {} for i = 1, w.n do if w.priority[i] <= 0 then "
+    "table.insert(ids, w.id[i]) end end b:prefill(ids)");
 
 struct load {
     struct rng rng;
@@ -65,7 +67,8 @@ static void drive(struct rig *t, struct load *l, double seconds)
 
 static void open_loaded(struct rig *t, struct load *l, uint64_t seed, int group_size)
 {
-    rig_open(t, &(struct rig_knobs){.batched = 16, .blocks = 1024, .ranks = 2, .group_size = group_size, .probation_s = PROBATION_S});
+    rig_open(t, &(struct rig_knobs){
+                    .batched = 16, .blocks = 1024, .ranks = 2, .group_size = group_size, .probation_s = PROBATION_S});
     *l = (struct load){0};
     rng_init(&l->rng, seed);
 }
@@ -121,7 +124,7 @@ static void harm_goes_back_by_itself(void **state)
         open_loaded(&t, &l, 5 + i, 1);
         l.rate = harms[i].rate;
         make_live(&t, "good", good);
-        drive(&t, &l, 2 * PROBATION_S); 
+        drive(&t, &l, 2 * PROBATION_S);
         make_live(&t, harms[i].name, harms[i].source);
         policy_text(&t, "last_probation", "reason", reason, sizeof reason);
         assert_non_null(strstr(reason, "not enough before the swap to compare"));
@@ -151,8 +154,8 @@ static void harm_goes_back_by_itself(void **state)
 
 /* What it has counted is its state: the key of whoever it admits. The next one takes it over and goes far beyond. */
 static const char counts[] =
-    "local n = 0\n" LIKE_FCFS("admit = function() n = n + 1 return n end, export = function() return { n = n } end,", "",
-                              "b:prefill(view.waiting, p.budget)");
+    "local n = 0\n" LIKE_FCFS("admit = function() n = n + 1 return n end, export = function() return { n = n } end,",
+                              "", "b:prefill(view.waiting, p.budget)");
 static const char counts_on[] =
     "local n = 0\n" LIKE_FCFS("import = function(s) n = s.n + 1e6 end, admit = function(r, view, act) n = n + 1\n"
                               "if r.tenant == 'b' and not r.again then act.hold(r, 'wait', view.now + 0.4) end return "
@@ -195,7 +198,8 @@ static void state_and_texts_are_those_of_before(void **state)
         }
         keys_of(&t, &least, &most);
         assert_string_equal(live_policy(&t), "counts");
-        assert_true(!swapped || (least > before && most < before + 200)); /* all asked for again, by the count of then */
+        assert_true(!swapped ||
+                    (least > before && most < before + 200)); /* all asked for again, by the count of then */
         while (t.n_tags < 900)
             drive(&t, &l, 0.01);
         rig_settle(&t);
@@ -241,7 +245,8 @@ static void the_harmless_are_kept(void **state)
         back += !strcmp(outcome, "rolled_back");
         kept += !strcmp(outcome, "committed") && t.n_told == 2;
         if (!strcmp(outcome, "rolled_back"))
-            print_message("%s, %.0f requests/s%s: %s\n", i % 3 ? "the same" : "shift", l.rate, i % 2 ? " in bursts" : "", reason);
+            print_message("%s, %.0f requests/s%s: %s\n", i % 3 ? "the same" : "shift", l.rate,
+                          i % 2 ? " in bursts" : "", reason);
         rig_settle(&t);
         rig_check(&t);
         rig_close(&t);

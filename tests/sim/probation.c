@@ -1,6 +1,6 @@
-/* A probation that ends in a rollback by itself, recorded: the recording says nothing of it, and a replay, which has the
- * same events at the same times, sends the policy back at the same decision. Turns and questions that no recording has
- * in between change nothing. A replay that watches for another time differs, so the probation was in it. */
+/* A probation that ends in a rollback by itself, recorded: the recording says nothing of it, and a replay, which has
+ * the same events at the same times, sends the policy back at the same decision. Turns and questions that no recording
+ * has in between change nothing. A replay that watches for another time differs, so the probation was in it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -118,15 +118,14 @@ static void a_recording_need_not_know(void **state)
     snprintf(path, sizeof path, "%s/live.rec", folder);
     if (recorder_open(&rec, path, &e))
         fail_msg("%s", e.text);
-    open_rig(&t, &(struct knobs){.seqs = 16,
-                                 .batched = 64,
-                                 .blocks = 512,
-                                 .probation_ns = 3000000000,
-                                 .witness = recorder_witness(rec)});
-    recorder_begin(rec,
-                   &(struct recorder_start){engine_node(t.engine), model_config(t.model), (struct layout){0, 0, 1}, 16,
-                                            "test"},
-                   t.engine);
+    open_rig(
+        &t,
+        &(struct knobs){
+            .seqs = 16, .batched = 64, .blocks = 512, .probation_ns = 3000000000, .witness = recorder_witness(rec)});
+    recorder_begin(
+        rec,
+        &(struct recorder_start){engine_node(t.engine), model_config(t.model), (struct layout){0, 0, 1}, 16, "test"},
+        t.engine);
     drive(&t);
     assert_string_equal(engine_policy(t.engine)->sha256, "native");
     assert_true(engine_policy(t.engine)->generation == 3); /* lazy was the second, and has gone by itself */
