@@ -25,6 +25,14 @@ struct live_rest {
     int n_tries; /* so often has the live policy, or the one that rests, been tried again */
 };
 
+/* The engine has put another policy in the place of the live one by itself, and who follows that has not been told. */
+enum live_change_kind { CHANGE_NONE, CHANGE_WITHDRAWN, CHANGE_RETRIED };
+struct live_change {
+    enum live_change_kind kind;
+    bool rests; /* withdrawn for slowness alone: it is tried again, or could be */
+    char name[NAME_BYTES], sha256[65], why[200]; /* of the policy that was live */
+};
+
 struct live {
     struct policy active, previous, native;
     bool has_previous;
@@ -32,6 +40,7 @@ struct live {
     bool may_return; /* it is withdrawn for nothing but slowness */
     char why_fallen[200];
     struct live_rest rest;
+    struct live_change change; /* the last one; whoever tells it takes it away */
     struct node_facts node;
     const struct witness *witness; /* NULL: none; set by the engine */
     bool quiet;
@@ -87,6 +96,8 @@ static inline bool live_is_restless(const struct live *l)
 void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v);
 void live_idle(struct live *l);
 
+/* The change that nobody was told of, as the JSON of EV_POLICY; false: there is none. */
+bool live_take_change(struct live *l, struct buf *json);
 void live_metrics(const struct live *l, struct buf *out);
 void live_state(const struct live *l, int64_t now_ns, struct buf *json); /* the object of GET /admin/policy */
 

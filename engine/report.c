@@ -460,6 +460,23 @@ static void put_policy(struct buf *json, const struct policy *p)
     buf_putc(json, '}');
 }
 
+bool live_take_change(struct live *l, struct buf *json)
+{
+    struct live_change *c = &l->change;
+    if (c->kind == CHANGE_NONE)
+        return false;
+    buf_printf(json, "{\"event\":\"%s\",\"rests\":%s,\"from\":{\"name\":",
+               c->kind == CHANGE_RETRIED ? "retry" : "withdraw", c->rests ? "true" : "false");
+    buf_put_json(json, c->name, strlen(c->name));
+    buf_printf(json, ",\"sha256\":\"%s\"},\"reason\":", c->sha256);
+    buf_put_json(json, c->why, strlen(c->why));
+    buf_puts(json, ",\"to\":");
+    put_policy(json, &l->active);
+    buf_putc(json, '}');
+    c->kind = CHANGE_NONE;
+    return true;
+}
+
 /* Which policy is to be tried again, when, and after how many attempts. */
 static void put_rest(const struct live *l, int64_t now_ns, struct buf *json)
 {

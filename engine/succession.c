@@ -209,6 +209,14 @@ static void put_away(struct live *l, struct policy *bad, int64_t served_ns, int6
     r->until_ns = now_ns + rest_ns;
 }
 
+static void note_change(struct live *l, enum live_change_kind kind, const struct policy *from, const char *why)
+{
+    l->change = (struct live_change){.kind = kind, .rests = l->may_return};
+    snprintf(l->change.name, sizeof l->change.name, "%s", from->name);
+    snprintf(l->change.sha256, sizeof l->change.sha256, "%s", from->sha256);
+    snprintf(l->change.why, sizeof l->change.why, "%s", why);
+}
+
 bool live_settle(struct live *l, struct world *w, int64_t now_ns)
 {
     struct err e = {0};
@@ -218,6 +226,7 @@ bool live_settle(struct live *l, struct world *w, int64_t now_ns)
     struct policy bad = l->active;
     memcpy(name, bad.name, sizeof name);
     memcpy(sha256, bad.sha256, sizeof sha256);
+    note_change(l, CHANGE_WITHDRAWN, &bad, l->why_fallen);
     go_back(l, w, now_ns, &e);
     l->n_reverts++;
     put_away(l, &bad, now_ns - l->last_swap_ns, now_ns, note);
@@ -243,7 +252,9 @@ bool live_retry(struct live *l, struct world *w, int64_t now_ns)
     if (!l->quiet)
         log_info("policy", "%s (%.12s) is tried again, number %d of %d", again.name, again.sha256, r->n_tries,
                  LIVE_TRIES);
-    replace(l, &again, w, now_ns, &e);
+    struct policy before = l->active;
+    if (replace(l, &again, w, now_ns, &e) == 0)
+        note_change(l, CHANGE_RETRIED, &before, "it has rested");
     return true;
 }
 

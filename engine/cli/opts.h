@@ -56,6 +56,8 @@ struct opts {
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
+    char *state_dir;    /* NULL: versions of policies end with the process */
+    double probation_s; /* so long a policy is live before it is the last good one */
     char *speculative;            /* NULL: nothing is drafted unless the policy does */
     double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: as recorded, or none */
     int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */

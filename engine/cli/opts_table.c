@@ -53,6 +53,11 @@ static const struct opt_row rows[] = {
      0, NULL, "the policy, as in serve; given several times, each policy gets its own run, and they are compared"},
     {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
      "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
+    {"state-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SERVE, AT(state_dir), "FOLDER", NULL, 0, 0, NULL,
+     "where versions of policies, the record of who changed them, and the last good one are kept; made if need be; one "
+     "server at a time. Unless --policy is given, a start begins with the last good one"},
+    {"policy-probation-seconds", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE, AT(probation_s), "S", "30", 0, 1e6,
+     NULL, "a policy that has been live for so long is the last good one"},
     {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0,
      NULL, "a parameter that the policy declares; may be given several times"},
     {"policy-params-file", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params_file), "FILE", NULL, 0,

@@ -8,6 +8,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/log.h"
+#include "engine/base/mem.h"
 #include "engine/base/places.h"
 #include "engine/base/thread.h"
 #include "engine/cli/machine.h"
@@ -122,7 +123,10 @@ static int read_policy(struct app *a, const struct policy_ref *ref, struct polic
         rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
     if (!rc)
         rc = lua_policy_load(out, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
-    buf_free(&source);
+    buf_free(&a->policy_source);
+    mem_free(a->policy_params);
+    a->policy_source = source;
+    a->policy_params = params.len ? buf_take(&params) : NULL;
     buf_free(&params);
     return rc;
 }
@@ -143,6 +147,10 @@ static int open_policy(struct app *a, struct err *e)
 {
     TRY(app_start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);
+    bool asked = opts_given(&a->opts, "policy");
+    if (!asked && app_boot_last_good(a))
+        return 0;
+    app_say_boot(a, asked ? "--policy says so" : "no last good version is known, so it is the default");
     return app_load_policy(a, a->opts.policy, &a->opts.policy_params, &a->policy, e);
 }
 
@@ -262,6 +270,8 @@ void app_plan_server(struct app *a, struct server_setup *out)
         .policy_dir = a->policy_dir[0] ? a->policy_dir : NULL,
         .policy_name = a->policy_name[0] ? a->policy_name : NULL,
         .policy_path = a->policy_path[0] ? a->policy_path : NULL,
+        .policy_source = &a->policy_source,
+        .policy_params = a->policy_params,
     };
 }
 
@@ -331,6 +341,9 @@ void app_close(struct app *a)
     recorded_machine_close(&a->recorded);
     if (a->policy.ops && a->policy.ops->destroy)
         a->policy.ops->destroy(a->policy.ctx);
+    buf_free(&a->policy_source);
+    mem_free(a->policy_params);
+    ledger_close(a->ledger);
     lua_watchdog_stop(a->watchdog);
     chat_free(a->chat);
     buf_free(&a->chat_source);

@@ -102,6 +102,7 @@ static inline void listen_to(struct rig *t)
             break;
         case EV_DOWN:
         case EV_EMBED:
+        case EV_POLICY:
             break;
         case EV_DRAINED:
             t->n_drained++;

@@ -1,0 +1,269 @@
+"""Versions of policies over the admin routes: what is kept, what goes live, the way back, quarantine, the record, and
+what a start begins with. The record is verified by a reader of its own (tests/rig/state_site.py)."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/rig")
+import cases
+from state_site import ENV, FCFS, WAIT_S, Site, command, read_log, sha, variant, verify, wait_for
+
+CRASHES = FCFS.replace("step = function", "step = function(...) error('always') end, finish = function", 1)
+BAD = "return { api = 1, step = function(view, act) if #view.waiting > 0 then error('no') end end }\n"
+
+
+def events(folder):
+    return [(e["event"], e["result"], e["actor"]) for e in read_log(folder)]
+
+
+def refuses_to_start(folder, *more):
+    r = subprocess.run(command(folder, *more), capture_output=True, text=True, env=ENV, timeout=WAIT_S)
+    assert r.returncode != 0, r.stderr
+    return r.stderr
+
+
+def every_version_is_kept_and_can_come_back(folder):
+    with Site(folder) as s:
+        first = s.live()
+        assert first == ("fcfs", sha(FCFS)), first
+        for i in range(3):
+            s.put("mine", variant(i))
+        assert s.live() == ("mine", sha(variant(2)))
+        states = {k: v["state"] for k, v in s.versions().items()}
+        assert states[("mine", sha(variant(2)))] == ["live"] and states[("mine", sha(variant(1)))] == ["previous"], states
+        assert s.ask("GET", "/admin/policies/mine") == (200, variant(2))
+        assert s.ask("GET", f"/admin/policies/mine?sha={sha(variant(0))[:8]}") == (200, variant(0))
+        # one back, the other one back again, and further than one
+        s.json("POST", "/admin/policy/rollback")
+        assert s.live() == ("mine", sha(variant(1)))
+        s.json("POST", f"/admin/policy/rollback?to={sha(FCFS)[:12]}")
+        assert s.live() == first
+        s.json("POST", "/admin/policies/mine/rollback")
+        assert s.live() == ("mine", sha(variant(1)))
+        s.json("POST", f"/admin/policies/mine/activate?sha={sha(variant(0))}")
+        assert s.live() == ("mine", sha(variant(0)))
+        s.json("POST", "/admin/policies/mine/rollback", status=200)
+        assert s.live() == ("mine", sha(variant(1)))
+        assert s.end() == 0
+    for path in os.listdir(os.path.join(folder, "policies")):
+        text = open(os.path.join(folder, "policies", path)).read()
+        assert path == sha(text) + ".lua", path
+    log = read_log(folder)
+    assert log[0]["event"] == "load" and log[1]["event"] == "boot" and log[1]["actor"] == "boot", log[:2]
+    lively = [(e["from"], e["to"]) for e in log if e["event"] in ("boot", "activate", "rollback") and e["result"] == "ok"]
+    assert all(a[1] == b[0] for a, b in zip(lively, lively[1:], strict=False)), lively
+
+
+def what_is_only_kept_does_not_go_live(folder):
+    with Site(folder) as s:
+        before = s.live()
+        kept = s.put("mine", variant(1), "?activate=0")
+        assert kept == {"name": "mine", "sha256": sha(variant(1))} and s.live() == before
+        assert s.versions()[("mine", sha(variant(1)))]["state"] == []
+        s.put("mine", "return {", "?activate=0", 400)
+        assert [v["state"] for v in s.versions().values() if v["bytes"] == 0] == [["refused"]]
+        r = s.json("POST", "/admin/policies/mine/check", variant(2))
+        assert r["ok"] and ("mine", sha(variant(2))) not in s.versions()
+        s.json("DELETE", f"/admin/policies/fcfs?sha={sha(FCFS)}", status=409)
+        s.json("DELETE", f"/admin/policies/mine?sha={sha(variant(1))[:8]}")
+        assert ("mine", sha(variant(1))) not in s.versions()
+        assert not os.path.exists(os.path.join(folder, "policies", sha(variant(1)) + ".lua"))
+        s.json("DELETE", f"/admin/policies/mine?sha={sha(variant(1))}", status=404)
+
+
+def names_hashes_and_paths_are_checked(folder):
+    with Site(folder) as s:
+        for name in ("..%2fx", ".x", "a%20b", "a/b", "%2e%2e", "x" * 41, ".lua", "a/b/activate", "/activate"):
+            for method, more in (("PUT", ""), ("GET", ""), ("DELETE", "?sha=" + "0" * 64)):
+                assert s.ask(method, f"/admin/policies/{name}{more}", "return {}")[0] in (400, 404), (method, name)
+        assert s.ask("POST", "/admin/policies/../activate")[0] in (400, 404)
+        assert s.ask("POST", "/admin/policies/fcfs/destroy")[0] == 404
+        for given, status in (("abc", 400), ("0" * 7, 400), ("0" * 8, 404), ("XYZ" * 4, 400), ("0" * 65, 400)):
+            for where in (f"policy/rollback?to={given}", f"policies/fcfs/activate?sha={given}"):
+                assert s.ask("POST", "/admin/" + where)[0] == status, where
+        assert s.ask("GET", f"/admin/policies/fcfs?sha={sha(FCFS)[:8]}")[0] == 200
+        assert s.ask("GET", "/admin/audit?from=x")[0] == 400 and s.ask("GET", "/admin/audit?n=0")[0] == 400
+        assert s.ask("POST", "/admin/policy/rollback")[0] == 409
+
+
+def the_beginning_of_several_hashes_is_refused(_):
+    seen, n = {}, 0
+    while (key := sha(variant(n))[:8]) not in seen and n < 1000:  # none is to be found soon: the check is of the rule
+        seen[key] = n
+        n += 1
+    with Site(None) as s:
+        s.put("one", variant(1), "?activate=0")
+        s.put("two", variant(1), "?activate=0")  # the same source under two names is no doubt
+        s.json("POST", f"/admin/policy/rollback?to={sha(variant(1))[:8]}")
+        assert s.live()[1] == sha(variant(1))
+
+
+def what_was_withdrawn_is_in_quarantine(folder):
+    with Site(folder) as s:
+        good = s.live()
+        s.put("good", variant(1))
+        s.put("bad", BAD)
+        assert wait_for(lambda: s.run_one() and s.live()[0] != "bad" and s.live())[0] == "good"
+        state = s.versions()[("bad", sha(BAD))]
+        assert "quarantined" in state["state"] and state["reason"], state
+        refused = s.put("again", BAD, "", 409)
+        assert refused["error"]["code"] == "policy_quarantined" and "force=1" in refused["error"]["message"], refused
+        s.json("POST", f"/admin/policies/bad/activate?sha={sha(BAD)}", status=409)
+        s.json("POST", f"/admin/policy/rollback?to={sha(BAD)}", status=409)
+        # after the withdrawal the engine has none to go back to; the versions have
+        s.json("POST", "/admin/policy/rollback")
+        assert s.live() == good
+        s.put("bad", BAD + "-- another comment\n")  # another hash: let in, and in the record
+    with Site(folder) as s:  # what the record says holds in the next process
+        s.put("bad", BAD, "", 409)
+        s.put("bad", BAD, "?force=1")
+        assert s.live() == ("bad", sha(BAD))
+    log = read_log(folder)
+    withdrawn = [e for e in log if e["event"] == "withdraw"]
+    assert withdrawn[0]["from"] == sha(BAD) and withdrawn[0]["to"] == sha(variant(1)), withdrawn
+    assert ("release", "ok", "open") in events(folder)
+    assert sum(e["result"] == "quarantined" and e["event"] != "withdraw" for e in log) == 4, log
+
+
+def a_start_begins_with_the_last_good_one(folder):
+    quick = ["--policy-probation-seconds", "0"]
+    with Site(folder, *quick) as s:
+        s.put("mine", FCFS.replace("return {", "return {\n  params = { size = { default = 4, min = 1, max = 9 } },", 1))
+        source = s.ask("GET", "/admin/policies/mine")[1]
+        s.json("PATCH", "/admin/policy/params", '{"size": 7}')
+        wait_for(lambda: "last-good" in s.versions()[("mine", sha(source))]["state"])
+    good = json.load(open(os.path.join(folder, "last-good.json")))
+    wait = ["--policy-probation-seconds", "1000"]
+    assert good == {"name": "mine", "sha256": sha(source), "params": {"size": 7}}, good
+    with Site(folder, *wait) as s:
+        assert s.live() == ("mine", sha(source)) and "the last good version" in s.said, s.said
+        assert s.json("GET", "/admin/policy")["active"]["params"]["size"]["value"] == 7
+        s.put("hasty", variant(1))  # live, and not long enough
+    with Site(folder, *wait) as s:
+        assert s.live() == ("mine", sha(source))
+    with Site(folder, *wait, "--policy", "fcfs") as s:
+        assert s.live() == ("fcfs", sha(FCFS)) and "--policy says so" in s.said, s.said
+    with open(os.path.join(folder, "policies", sha(source) + ".lua"), "a") as f:
+        f.write("-- changed behind its back\n")
+    with Site(folder, *wait) as s:
+        assert s.live() == ("fcfs", sha(FCFS)), s.said
+        assert "was changed" in s.said and "is not kept any more" in s.said, s.said
+
+
+def a_second_server_is_kept_out(folder):
+    with Site(folder):
+        said = refuses_to_start(folder)
+        assert folder in said and "another server's" in said, said
+
+
+def a_torn_line_is_set_aside_and_a_changed_one_refused(folder):
+    path = os.path.join(folder, "audit.jsonl")
+    with Site(folder) as s:
+        s.put("mine", variant(1))
+    whole = open(path).read()
+    open(path, "a").write('{"seq":99,"ti')
+    with Site(folder) as s:
+        assert "ended in the middle of a line" in s.said, s.said
+    torn = [e for e in read_log(folder) if e["event"] == "torn"]
+    assert len(torn) == 1 and "13 bytes" in torn[0]["reason"], torn
+    aside = [f for f in os.listdir(folder) if f.startswith("audit.torn-")]
+    assert open(os.path.join(folder, aside[0])).read() == '{"seq":99,"ti'
+    open(path, "w").write(whole.replace('"actor":"open"', '"actor":"file"', 1))
+    said = refuses_to_start(folder)
+    assert "does not verify" in said and "line " in said and "move it away" in said, said
+
+
+def the_record_is_read_over_http_and_names_keys_not_the_keys(folder):
+    keys = os.path.join(folder, "keys")
+    open(keys, "w").write("secret-of-alice alice\nsecret-of-nobody\n")
+    state = os.path.join(folder, "state")
+    with Site(state, "--admin-key-file", keys) as s:
+        for i, key in enumerate(("secret-of-alice", "secret-of-nobody")):
+            s.json("PUT", "/admin/policies/mine", variant(i), key=key)
+        status, text = s.ask("GET", "/admin/audit", key="secret-of-alice")
+        assert status == 200 and "secret" not in text
+        log = verify(text)
+        assert [e["actor"] for e in log if e["event"] == "activate"] == ["key:alice", "key"], log
+        status, part = s.ask("GET", "/admin/audit?from=3&n=2", key="secret-of-alice")
+        assert part == "".join(line + "\n" for line in text.split("\n")[2:4])
+        assert s.ask("GET", "/admin/audit")[0] == 401
+    assert open(os.path.join(state, "audit.jsonl")).read().startswith(text)
+
+
+def without_a_folder_the_doors_are_the_same(_):
+    with Site(None) as s:
+        s.put("mine", variant(1))
+        s.put("mine", variant(2))
+        s.json("POST", f"/admin/policy/rollback?to={sha(variant(1))}")
+        assert s.live() == ("mine", sha(variant(1)))
+        log = verify(s.ask("GET", "/admin/audit")[1])
+        assert log[-1]["event"] == "rollback" and log[-1]["to"] == sha(variant(1))
+        assert s.json("GET", "/admin/policies")["state_dir"] is None
+
+
+def sighup_reads_the_live_file_now(folder):
+    path = os.path.join(folder, "own.lua")
+    open(path, "w").write(FCFS)
+    with Site(os.path.join(folder, "state"), "--policy", path) as s:
+        s.p.send_signal(signal.SIGHUP)  # nothing was edited: the file is read all the same
+        wait_for(lambda: ("activate", "ok", "signal") in events(os.path.join(folder, "state")))
+        assert s.live() == ("own", sha(FCFS)) and "SIGHUP" in s.said
+        open(path, "w").write(variant(1))
+        wait_for(lambda: s.live() == ("own", sha(variant(1))))
+
+
+def orders_at_once_are_one_after_the_other(folder):
+    import threading
+
+    with Site(folder) as s:
+        results = []
+
+        def one(i):
+            results.append(s.ask("PUT", f"/admin/policies/p{i}", variant(i))[0])
+            results.append(s.ask("POST", "/admin/policy/rollback")[0])
+
+        threads = [threading.Thread(target=one, args=(i,)) for i in range(6)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert results == [200] * 12, results
+        live = s.live()
+    lively = [e for e in read_log(folder) if e["event"] in ("boot", "activate", "rollback")]
+    assert len(lively) == 13 and lively[-1]["to"] == live[1]
+    assert all(a["to"] == b["from"] for a, b in zip(lively, lively[1:], strict=False)), lively
+
+
+def old_sources_go_first(folder):
+    with Site(folder) as s:
+        for i in range(70):
+            s.put(f"p{i % 3}", variant(i), "?activate=0")
+        assert len(s.versions()) == 64
+        kept = os.listdir(os.path.join(folder, "policies"))
+        assert len(kept) == 64 and sha(FCFS) + ".lua" in kept and sha(variant(0)) + ".lua" not in kept
+        assert ("prune", "ok", "engine") in events(folder)
+
+
+assert hashlib
+cases.run(
+    [
+        every_version_is_kept_and_can_come_back,
+        what_is_only_kept_does_not_go_live,
+        names_hashes_and_paths_are_checked,
+        the_beginning_of_several_hashes_is_refused,
+        what_was_withdrawn_is_in_quarantine,
+        a_start_begins_with_the_last_good_one,
+        a_second_server_is_kept_out,
+        a_torn_line_is_set_aside_and_a_changed_one_refused,
+        the_record_is_read_over_http_and_names_keys_not_the_keys,
+        without_a_folder_the_doors_are_the_same,
+        sighup_reads_the_live_file_now,
+        orders_at_once_are_one_after_the_other,
+        old_sources_go_first,
+    ],
+    in_folder=True,
+)
