@@ -16,7 +16,7 @@ struct order {
     struct text_job job; /* first */
     struct policies *policies;
     enum order_kind kind;
-    char name[POLICY_NAME_MAX + 1], asked[65], actor[AUDIT_ACTOR]; /* name "": any */
+    char name[POLICY_NAME_MAX + 1], asked[80], actor[AUDIT_ACTOR]; /* name "": any */
     bool force, from_file, known; /* known: it passed before, its load may take longer */
     char path[POLICY_PATH];       /* "": the source came with the request, or is kept */
     const char *dir;              /* which the file may not lead out of; NULL: the operator named it */
@@ -155,7 +155,8 @@ static int post(struct order *o, void (*run)(struct text_job *), void (*done)(st
     o->ran = false;
     o->err = (struct err){0};
     err_set(&o->err, E_GONE, "%s.lua:1: the server is stopping", o->name);
-    return text_post(o->policies->front->text, TEXT_POLICY, &o->job);
+    struct text *lane = o->policies->ledger->text; /* NULL: it has ended */
+    return lane ? text_post(lane, TEXT_POLICY, &o->job) : E_GONE;
 }
 
 static void load_run(struct text_job *job)

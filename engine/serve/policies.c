@@ -153,20 +153,35 @@ static bool has_proven(const struct policies *p)
     return clock_now(p->front->clock) - p->live_ns >= p->probation_ns;
 }
 
-static void note_good(struct policies *p, struct audit_entry *a)
+/* What could not be written is tried again after another probation. */
+static void good_noted(void *ctx, int rc)
+{
+    if (rc)
+        begin_probation(ctx);
+}
+
+static void note_good(struct policies *p, const struct audit_entry *a)
 {
     struct good g = {.params = p->params};
     snprintf(g.name, sizeof g.name, "%s", p->ledger->book->live_name);
     snprintf(g.sha256, sizeof g.sha256, "%s", p->ledger->book->live);
-    ledger_note(p->ledger, a, &(struct ledger_extra){.good = &g});
+    ledger_note(p->ledger, a, &(struct ledger_extra){.good = &g, .later = true, .fn = good_noted, .ctx = p});
+}
+
+/* The live version, if it may be the last good one; NULL: it may not. */
+static const struct version *candidate(struct policies *p)
+{
+    struct book *b = p->ledger->book;
+    const struct version *v = book_find(b, b->live_name, b->live);
+    return v && v->source && !book_quarantined(b, v->sha256) ? v : NULL;
 }
 
 static void settle(struct policies *p)
 {
     struct book *b = p->ledger->book;
-    const struct version *v = book_find(b, b->live_name, b->live);
+    const struct version *v = candidate(p);
     p->settled = true;
-    if (!v || !v->source || book_quarantined(b, v->sha256))
+    if (!v)
         return;
     struct audit_entry a = ledger_entry("engine", "commit", v->name, v->sha256);
     snprintf(a.from, sizeof a.from, "%s", b->good);
@@ -185,7 +200,7 @@ void policies_params(struct policies *p, const char *actor, const char *given, c
     if (json_find(j, "active"))
         keep_params(p, set_params(json_find(json_find(j, "active"), "params")));
     json_free(j);
-    if (!why && b->good[0] && strcmp(b->good, b->live) == 0 && book_find(b, b->live_name, b->live))
+    if (!why && p->settled && candidate(p)) /* what is good now is so with these */
         note_good(p, &a);
     else
         ledger_note(p->ledger, &a, NULL);
@@ -235,6 +250,9 @@ static void note_boot(struct policies *p, const struct policies_setup *s)
         struct audit_entry a = ledger_entry("boot", "load", name, hex);
         ledger_note(p->ledger, &a, &(struct ledger_extra){.source = s->source});
     }
+    const char *in = book_quarantined(p->ledger->book, hex);
+    if (in)
+        log_warn("policy", "%s (%.12s) begins although it is in quarantine, since --policy names it: %s", name, hex, in);
     struct audit_entry a = ledger_entry("boot", "boot", name, hex);
     snprintf(a.reason, sizeof a.reason, "%s", s->why);
     ledger_note(p->ledger, &a, NULL);
@@ -283,9 +301,9 @@ void policies_free(struct policies *p)
     p->tick = NULL;
     if (!p->ledger)
         return;
-    policies_end_orders(p);
     p->ledger->text = NULL;
     ledger_tick(p->ledger);
+    policies_end_orders(p);
     p->ledger->n_failed = NULL;
     ledger_close(p->own_ledger);
     mem_free(p->params);

@@ -16,7 +16,7 @@ struct write {
     struct good good;
     struct buf source;
     char drop[65]; /* "": none */
-    bool has_good, ran;
+    bool has_good, later, ran;
     int rc;
     struct err err;
     ledger_fn fn;
@@ -88,6 +88,8 @@ static void write_done(struct text_job *job)
         log_error("policy", "%s of %s could not be recorded: %s", w->entry.event, w->entry.policy, w->err.text);
         if (w->ledger->n_failed)
             ++*w->ledger->n_failed;
+    } else if (w->later) {
+        book_take(w->ledger->book, &w->entry);
     }
     if (w->fn)
         w->fn(w->ctx, w->rc);
@@ -186,7 +188,9 @@ void ledger_note(struct ledger *l, const struct audit_entry *a, const struct led
         copy_good(w, more->good);
     if (more->source)
         buf_put(&w->source, more->source->data, more->source->len);
-    take(l, a, more->source);
+    w->later = more->later;
+    if (!more->later)
+        take(l, a, more->source);
     if (more->drop && !book_has_source(l->book, a->to))
         memcpy(w->drop, a->to, sizeof w->drop);
     post(l, w);

@@ -32,6 +32,7 @@ struct audit_entry ledger_entry(const char *actor, const char *event, const char
 struct ledger_extra {
     const struct good *good;  /* last-good.json is written first; copied */
     const struct buf *source; /* of the entry's `to`, kept and written first; copied */
+    bool later;               /* the book has it once it is written, and only then */
     bool drop;                /* the source of `to` is removed, unless another version has it */
     ledger_fn fn;             /* called once it is written, or could not be */
     void *ctx;
