@@ -148,10 +148,10 @@ enum engine_out {
     EV_END,   /* the one ending: code = enum ending; usage; payload: char * message or NULL (refused, error) */
     EV_REPLY, /* to an asker: code 0 or err_code; payload: char * text (moves); n bytes */
     EV_DRAINED,
-    EV_DOWN,  /* no request can be served any more; payload: char * why (moves) */
+    EV_DOWN,   /* no request can be served any more; payload: char * why (moves) */
     EV_POLICY, /* the engine has withdrawn the live policy, or tries one again: payload: char * JSON (moves), n bytes:
                   event "withdraw" or "retry", rests, reason, from {name, sha256}, to: as in IN_STATE's policy.active */
-    EV_EMBED, /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
+    EV_EMBED,  /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
 };
 
 struct engine_event {

@@ -29,7 +29,7 @@ struct live_rest {
 enum live_change_kind { CHANGE_NONE, CHANGE_WITHDRAWN, CHANGE_RETRIED };
 struct live_change {
     enum live_change_kind kind;
-    bool rests; /* withdrawn for slowness alone: it is tried again, or could be */
+    bool rests;                                  /* withdrawn for slowness alone: it is tried again, or could be */
     char name[NAME_BYTES], sha256[65], why[200]; /* of the policy that was live */
 };
 

@@ -465,8 +465,9 @@ bool live_take_change(struct live *l, struct buf *json)
     struct live_change *c = &l->change;
     if (c->kind == CHANGE_NONE)
         return false;
-    buf_printf(json, "{\"event\":\"%s\",\"rests\":%s,\"from\":{\"name\":",
-               c->kind == CHANGE_RETRIED ? "retry" : "withdraw", c->rests ? "true" : "false");
+    buf_printf(json,
+               "{\"event\":\"%s\",\"rests\":%s,\"from\":{\"name\":", c->kind == CHANGE_RETRIED ? "retry" : "withdraw",
+               c->rests ? "true" : "false");
     buf_put_json(json, c->name, strlen(c->name));
     buf_printf(json, ",\"sha256\":\"%s\"},\"reason\":", c->sha256);
     buf_put_json(json, c->why, strlen(c->why));

@@ -60,6 +60,13 @@ int opts_where(enum opts_command c)
                                [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
                                [CMD_PLAN] = IN_SIMULATE | IN_PLAN,
                                [CMD_REGRET] = IN_SIMULATE | IN_REGRET,
+                               [CMD_POLICY_PUSH] = IN_PUSH,
+                               [CMD_POLICY_LIST] = IN_LIST,
+                               [CMD_POLICY_SHOW] = IN_SHOW,
+                               [CMD_POLICY_DIFF] = IN_DIFF,
+                               [CMD_POLICY_ACTIVATE] = IN_ACTIVATE,
+                               [CMD_POLICY_ROLLBACK] = IN_ROLLBACK_OF,
+                               [CMD_POLICY_LOG] = IN_LOG,
                                [CMD_HELP] = IN_CHECK,
                                [CMD_VERSION] = IN_CHECK};
     return bits[c];
@@ -231,8 +238,24 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",    "run",       "batch", "policy check", "policy test", "lua-path",
-                                        "simulate", "reproduce", "tune",  "plan",         "regret"};
+    static const char *const names[] = {"serve",
+                                        "run",
+                                        "batch",
+                                        "policy check",
+                                        "policy test",
+                                        "lua-path",
+                                        "simulate",
+                                        "reproduce",
+                                        "tune",
+                                        "plan",
+                                        "regret",
+                                        "policy push",
+                                        "policy list",
+                                        "policy show",
+                                        "policy diff",
+                                        "policy activate",
+                                        "policy rollback",
+                                        "policy log"};
     return c < CMD_HELP ? names[c] : "help";
 }
 
@@ -338,8 +361,12 @@ static int plain_word(struct parse *p, const char *word)
 {
     int i = p->n_words++;
     struct opts *o = p->o;
-    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST;
-    if (one_file && i == 0) {
+    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST || o->command >= CMD_POLICY_PUSH;
+    if (o->command == CMD_POLICY_DIFF && i == 1) {
+        o->file2 = opts_keep(o, word, strlen(word));
+        return 0;
+    }
+    if (one_file && i == 0 && o->command != CMD_POLICY_LIST && o->command != CMD_POLICY_ROLLBACK) {
         o->file = opts_keep(o, word, strlen(word));
         return 0;
     }
@@ -468,7 +495,10 @@ static const struct command commands[] = {
     {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE},     {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
     {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
-static const struct command policy_verbs[] = {{"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}};
+static const struct command policy_verbs[] = {
+    {"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST},         {"push", CMD_POLICY_PUSH},
+    {"list", CMD_POLICY_LIST},   {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},
+    {"log", CMD_POLICY_LOG},     {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */
@@ -499,7 +529,8 @@ static int policy_verb(struct parse *p)
     if (!c)
         return err_set(
             p->e, E_INPUT,
-            "moonshift policy check FILE and moonshift policy test FILE|FOLDER are what there is%s%.40s%s%s%s",
+            "moonshift policy check, test, push, list, show, diff, activate, rollback and log are what there is"
+            "%s%.40s%s%s%s",
             verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;
     return 0;

@@ -171,7 +171,8 @@ void admin_check(struct admin *a, struct http_exchange *x, const char *fallback)
     if (!admin_source_ok(a, x))
         return;
     if (!admin_read_name(given, name)) {
-        admin_refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+        admin_refuse(x, 400, "invalid_name",
+                     "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
         return;
     }
     struct check_job *c = mem_new(sizeof *c);
@@ -397,7 +398,8 @@ bool admin_admit(struct admin *a, struct http_exchange *x)
 {
     x->max_body = ADMIN_BODY;
     if (!hosts_know(&a->hosts, http_head_find(&x->head, "host"))) {
-        admin_refuse(x, 403, "unknown_host", "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
+        admin_refuse(x, 403, "unknown_host",
+                     "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
         return false;
     }
     if (http_head_find(&x->head, "origin")) {
@@ -430,5 +432,5 @@ void admin_handle(struct admin *a, struct http_exchange *x)
         }
     }
     admin_refuse(x, path ? 405 : 404, path ? "method_not_allowed" : "not_found",
-           path ? "another method is needed here" : "there is no such admin route");
+                 path ? "another method is needed here" : "there is no such admin route");
 }

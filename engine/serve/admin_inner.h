@@ -11,7 +11,8 @@ void admin_refuse_policy(struct http_exchange *x, const char *code, const char *
 /* The policy's name without ".lua". */
 bool admin_read_name(const char *given, char out[POLICY_NAME_MAX + 1]);
 bool admin_source_ok(struct admin *a, struct http_exchange *x); /* may a body be loaded? false: answered */
-void admin_check(struct admin *a, struct http_exchange *x, const char *fallback); /* fallback: the name, without ?name= */
+void admin_check(struct admin *a, struct http_exchange *x,
+                 const char *fallback); /* fallback: the name, without ?name= */
 /* Who asks, as the record names it: never by the key itself. */
 void admin_actor(const struct admin *a, const struct http_exchange *x, char out[AUDIT_ACTOR]);
 

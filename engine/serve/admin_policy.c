@@ -113,7 +113,8 @@ static bool name_in_path(struct http_exchange *x, const char *verb, char out[POL
         if (admin_read_name(given, out))
             return true;
     }
-    admin_refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+    admin_refuse(x, 400, "invalid_name",
+                 "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
     return false;
 }
 

@@ -252,7 +252,8 @@ static void note_boot(struct policies *p, const struct policies_setup *s)
     }
     const char *in = book_quarantined(p->ledger->book, hex);
     if (in)
-        log_warn("policy", "%s (%.12s) begins although it is in quarantine, since --policy names it: %s", name, hex, in);
+        log_warn("policy", "%s (%.12s) begins although it is in quarantine, since --policy names it: %s", name, hex,
+                 in);
     struct audit_entry a = ledger_entry("boot", "boot", name, hex);
     snprintf(a.reason, sizeof a.reason, "%s", s->why);
     ledger_note(p->ledger, &a, NULL);

@@ -45,10 +45,10 @@ typedef void (*policy_fn)(void *ctx, const struct policy_outcome *o);
 
 struct policy_order {
     enum order_kind kind;
-    const char *name;  /* NULL: of any (ROLLBACK) */
-    const char *sha;   /* a prefix; "" or NULL: the newest of that name */
-    const char *actor; /* for the record, engine/serve/versions/audit.h */
-    bool force;        /* quarantine does not count */
+    const char *name;   /* NULL: of any (ROLLBACK) */
+    const char *sha;    /* a prefix; "" or NULL: the newest of that name */
+    const char *actor;  /* for the record, engine/serve/versions/audit.h */
+    bool force;         /* quarantine does not count */
     struct buf *source; /* LOAD, KEEP: moves; empty: the file of that name is read */
 };
 
@@ -67,10 +67,10 @@ struct policies {
     bool loading;            /* a load from the file is under way */
     struct list orders;      /* the first is being carried out */
     int n_orders;
-    char *params;        /* of the live one, those that were set: a JSON object; NULL: none */
-    int64_t live_ns;     /* since when it is live */
+    char *params;    /* of the live one, those that were set: a JSON object; NULL: none */
+    int64_t live_ns; /* since when it is live */
     int64_t probation_ns;
-    bool settled;        /* the live one is the last good one, or cannot be */
+    bool settled; /* the live one is the last good one, or cannot be */
 };
 
 struct policies_setup {

@@ -1,6 +1,7 @@
 """Versions of policies over the admin routes: what is kept, what goes live, the way back, quarantine, the record, and
 what a start begins with. The record is verified by a reader of its own (tests/rig/state_site.py)."""
 
+import itertools
 import json
 import os
 import signal
@@ -40,7 +41,9 @@ def every_version_is_kept_and_can_come_back(folder):
             s.put("mine", variant(i))
         assert s.live() == ("mine", sha(variant(2)))
         states = {k: v["state"] for k, v in s.versions().items()}
-        assert states[("mine", sha(variant(2)))] == ["live"] and states[("mine", sha(variant(1)))] == ["previous"], states
+        assert states[("mine", sha(variant(2)))] == ["live"] and states[("mine", sha(variant(1)))] == ["previous"], (
+            states
+        )
         assert s.ask("GET", "/admin/policies/mine") == (200, variant(2))
         assert s.ask("GET", f"/admin/policies/mine?sha={sha(variant(0))[:8]}") == (200, variant(0))
         # one back, the other one back again, and further than one
@@ -60,8 +63,10 @@ def every_version_is_kept_and_can_come_back(folder):
         assert path == sha(text) + ".lua", path
     log = read_log(folder)
     assert log[0]["event"] == "load" and log[1]["event"] == "boot" and log[1]["actor"] == "boot", log[:2]
-    lively = [(e["from"], e["to"]) for e in log if e["event"] in ("boot", "activate", "rollback") and e["result"] == "ok"]
-    assert all(a[1] == b[0] for a, b in zip(lively, lively[1:], strict=False)), lively
+    lively = [
+        (e["from"], e["to"]) for e in log if e["event"] in ("boot", "activate", "rollback") and e["result"] == "ok"
+    ]
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(lively)), lively
 
 
 def what_is_only_kept_does_not_go_live(folder):
@@ -239,7 +244,7 @@ def orders_at_once_are_one_after_the_other(folder):
         live = s.live()
     lively = [e for e in read_log(folder) if e["event"] in ("boot", "activate", "rollback")]
     assert len(lively) == 13 and lively[-1]["to"] == live[1]
-    assert all(a["to"] == b["from"] for a, b in zip(lively, lively[1:], strict=False)), lively
+    assert all(a["to"] == b["from"] for a, b in itertools.pairwise(lively)), lively
 
 
 def old_sources_go_first(folder):

@@ -1,5 +1,6 @@
 """A server that is killed at any moment of a put, an activation, a rollback or a removal begins with the last good
-version, and none of its files is torn. Moments are drawn; SEED=N repeats those of a run that failed."""
+version, and none of its files is torn. Moments are drawn: SEED=N repeats those of a run that failed, ROUNDS=N kills
+so often."""
 
 import json
 import os
@@ -13,7 +14,7 @@ import cases
 from state_site import FCFS, Site, sha, variant, verify
 
 SEED = int(os.environ.get("SEED", random.randrange(1 << 30)))
-ROUNDS = 12
+ROUNDS = int(os.environ.get("ROUNDS", "6"))
 
 
 def orders(s, draw, n):

@@ -162,8 +162,8 @@ static void lines_that_miss_repeat_or_do_not_fit_are_named(void **state)
 static void what_is_no_line_is_refused(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"\n", "{}\n", "[1]\n", "{\"seq\":-1}\n", "{\"seq\":1.5}\n", "nonsense\n",
-                                        "{\"seq\":1,\"prev\":7}\n"};
+    static const char *const texts[] = {
+        "\n", "{}\n", "[1]\n", "{\"seq\":-1}\n", "{\"seq\":1.5}\n", "nonsense\n", "{\"seq\":1,\"prev\":7}\n"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct buf text = {0};
         buf_puts(&text, texts[i]);

@@ -51,7 +51,10 @@ struct field {
     const char *name;
     size_t at, bytes;
 };
-#define FIELD(member) {#member, offsetof(struct audit_entry, member), sizeof((struct audit_entry *)0)->member}
+#define FIELD(member)                                                                                                  \
+    {                                                                                                                  \
+#member, offsetof(struct audit_entry, member), sizeof((struct audit_entry *)0)->member                         \
+    }
 static const struct field fields[] = {FIELD(actor), FIELD(event),  FIELD(policy), FIELD(from),
                                       FIELD(to),    FIELD(result), FIELD(reason)};
 enum { N_FIELDS = sizeof fields / sizeof *fields };
@@ -97,8 +100,9 @@ static int read_line(const struct json *j, const struct audit_chain *c, struct a
     if ((uint64_t)seq != c->seq + 1)
         return err_set(e, E_INPUT, "its seq is %" PRId64 " and not %" PRIu64 ": a line is missing", seq, c->seq + 1);
     if (!prev || strcmp(prev, c->prev) != 0)
-        return err_set(e, E_INPUT, c->seq ? "its prev is not the SHA-256 of the line before: that one was changed"
-                                          : "it is the first, and its prev is not 64 zeros");
+        return err_set(e, E_INPUT,
+                       c->seq ? "its prev is not the SHA-256 of the line before: that one was changed"
+                              : "it is the first, and its prev is not 64 zeros");
     return read_fields(j, a, e);
 }
 

@@ -1,7 +1,7 @@
 /* The audit log's lines: which policy followed which, by whose order, and how it went. Each line is bound to the one
  * before it by that one's SHA-256, so that a line that was changed, left out or put in shows. Pure functions over text,
- * any thread. A line is a JSON object and ends with a newline; seq counts from 1, `prev` of the first is 64 zeros, times
- * are RFC 3339 in UTC. Invariant: what audit_put writes, audit_read takes. */
+ * any thread. A line is a JSON object and ends with a newline; seq counts from 1, `prev` of the first is 64 zeros,
+ * times are RFC 3339 in UTC. Invariant: what audit_put writes, audit_read takes. */
 #ifndef SERVE_VERSIONS_AUDIT_H
 #define SERVE_VERSIONS_AUDIT_H
 

@@ -29,7 +29,8 @@ struct version *book_find(struct book *b, const char *name, const char *sha256)
     struct version *found = NULL;
     for (int i = 0; i < b->n; i++) {
         struct version *v = &b->all[i];
-        if (strcmp(v->sha256, sha256) == 0 && (!name || strcmp(v->name, name) == 0) && (!found || v->seen > found->seen))
+        if (strcmp(v->sha256, sha256) == 0 && (!name || strcmp(v->name, name) == 0) &&
+            (!found || v->seen > found->seen))
             found = v;
     }
     return found;
@@ -39,7 +40,8 @@ int book_resolve(struct book *b, const char *name, const char *prefix, struct ve
 {
     struct version *found = NULL;
     if (!version_sha_ok(prefix, SHA_PREFIX_MIN))
-        return err_set(e, E_INPUT, "a version is named by its SHA-256, or the first %d or more of its digits, not '%.64s'",
+        return err_set(e, E_INPUT,
+                       "a version is named by its SHA-256, or the first %d or more of its digits, not '%.64s'",
                        SHA_PREFIX_MIN, prefix);
     for (int i = 0; i < b->n; i++) {
         struct version *v = &b->all[i];
@@ -70,8 +72,8 @@ struct version *book_before(struct book *b, const char *name)
     struct version *found = NULL;
     for (int i = 0; i < b->n; i++) {
         struct version *v = &b->all[i];
-        bool fits = v->source && v->lived && (!name || strcmp(v->name, name) == 0) &&
-                    strcmp(v->sha256, b->live) != 0 && !book_quarantined(b, v->sha256);
+        bool fits = v->source && v->lived && (!name || strcmp(v->name, name) == 0) && strcmp(v->sha256, b->live) != 0 &&
+                    !book_quarantined(b, v->sha256);
         if (fits && (!found || v->lived > found->lived))
             found = v;
     }

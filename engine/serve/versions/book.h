@@ -20,11 +20,11 @@ struct version {
     char name[AUDIT_NAME], sha256[65], actor[AUDIT_ACTOR];
     char why[AUDIT_REASON]; /* refused: the reason; else "" */
     bool refused, accepted; /* it never passed; it has passed at least once */
-    int64_t at_s;    /* when it came last */
-    uint64_t seen;   /* grows with each event about it */
-    uint64_t lived;  /* grows with each time that it went live; 0: never */
-    uint64_t good;   /* the same for each time that it was found good */
-    char *source;    /* NULL: none is kept */
+    int64_t at_s;           /* when it came last */
+    uint64_t seen;          /* grows with each event about it */
+    uint64_t lived;         /* grows with each time that it went live; 0: never */
+    uint64_t good;          /* the same for each time that it was found good */
+    char *source;           /* NULL: none is kept */
     size_t n_source;
     char *params; /* that were set when it was live; NULL: none */
 };
@@ -62,7 +62,7 @@ struct version *book_before(struct book *b, const char *name);
 /* The n-th last good one that may be loaded, 0: the newest; NULL: there is none. */
 struct version *book_good(struct book *b, int nth);
 const char *book_quarantined(const struct book *b, const char *sha256); /* why; NULL: it is not */
-bool book_is_needed(const struct book *b, const struct version *v); /* live, previous, or good last */
+bool book_is_needed(const struct book *b, const struct version *v);     /* live, previous, or good last */
 bool book_has_source(const struct book *b, const char *sha256);
 /* The next version that has to go; NULL: there is room. */
 struct version *book_surplus(struct book *b);

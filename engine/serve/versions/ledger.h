@@ -15,7 +15,7 @@
 struct ledger {
     struct store *store;
     struct book *book;
-    struct text *text;  /* set by whoever serves; NULL: no lane, writes are made at once */
+    struct text *text;   /* set by whoever serves; NULL: no lane, writes are made at once */
     struct list waiting; /* writes that found the lane full, in order */
     uint64_t *n_failed;  /* counts writes that failed; NULL: nobody asks */
 };
@@ -37,7 +37,8 @@ struct ledger_extra {
     ledger_fn fn;             /* called once it is written, or could not be */
     void *ctx;
 };
-void ledger_note(struct ledger *l, const struct audit_entry *a, const struct ledger_extra *more); /* more: may be NULL */
+void ledger_note(struct ledger *l, const struct audit_entry *a,
+                 const struct ledger_extra *more); /* more: may be NULL */
 /* On the lane: the source and the entry are on the disk when it returns 0. The book is told by the front
  * (ledger_recorded). */
 int ledger_record(struct ledger *l, const struct audit_entry *a, const struct buf *source, struct err *e);

@@ -95,8 +95,7 @@ static int set_aside(struct store *s, const struct file_map *m, struct err *e)
     if (ftruncate(s->log_fd, (off_t)s->log_bytes) < 0 || fsync(s->log_fd) < 0)
         return fail(e, "cut", "audit.jsonl");
     log_warn("policy", "the audit log ended in the middle of a line: its %zu bytes are in %s", torn, path);
-    struct audit_entry a = {
-        .at_s = clock_wall_seconds(), .actor = "boot", .event = "torn", .result = "ok"};
+    struct audit_entry a = {.at_s = clock_wall_seconds(), .actor = "boot", .event = "torn", .result = "ok"};
     snprintf(a.reason, sizeof a.reason, "a last line of %zu bytes without an end was put into %s", torn, name);
     return store_log(s, &a, e);
 }
@@ -113,9 +112,10 @@ static int open_log(struct store *s, audit_fn fn, void *ctx, struct err *e)
     TRY(file_map_open(&m, path, e));
     int rc = audit_read((const char *)m.data, m.size, fn, ctx, &found, e);
     if (rc)
-        err_prefix(e, rc,
-                   "%.200s does not verify. See what was done to it; then move it away, and the server begins a new one",
-                   path);
+        err_prefix(
+            e, rc,
+            "%.200s does not verify. See what was done to it; then move it away, and the server begins a new one",
+            path);
     s->chain = found.chain;
     s->log_bytes = found.whole;
     if (!rc && found.whole < m.size)

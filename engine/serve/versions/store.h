@@ -17,7 +17,7 @@ struct store;
  * audit.torn-TIME, and one in the log says so. E_INPUT: another server has the folder, or the log does not verify;
  * E_SYS: it cannot be made, read or written. */
 int store_open(struct store **out, const char *dir, audit_fn fn, void *ctx, struct err *e);
-void store_close(struct store *s); /* NULL is fine */
+void store_close(struct store *s);            /* NULL is fine */
 const char *store_dir(const struct store *s); /* NULL: none */
 
 /* Nothing happens where it is there. E_SYS. */
