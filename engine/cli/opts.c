@@ -47,31 +47,6 @@ char *opts_keep(struct opts *o, const char *text, size_t n)
     return copy;
 }
 
-int opts_where(enum opts_command c)
-{
-    static const int bits[] = {[CMD_SERVE] = IN_SERVE,
-                               [CMD_RUN] = IN_RUN,
-                               [CMD_BATCH] = IN_BATCH,
-                               [CMD_POLICY_CHECK] = IN_CHECK,
-                               [CMD_POLICY_TEST] = IN_TEST,
-                               [CMD_LUA_PATH] = IN_PATH,
-                               [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
-                               [CMD_REPRODUCE] = IN_REPRODUCE,
-                               [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
-                               [CMD_PLAN] = IN_SIMULATE | IN_PLAN,
-                               [CMD_REGRET] = IN_SIMULATE | IN_REGRET,
-                               [CMD_POLICY_PUSH] = IN_PUSH,
-                               [CMD_POLICY_LIST] = IN_LIST,
-                               [CMD_POLICY_SHOW] = IN_SHOW,
-                               [CMD_POLICY_DIFF] = IN_DIFF,
-                               [CMD_POLICY_ACTIVATE] = IN_ACTIVATE,
-                               [CMD_POLICY_ROLLBACK] = IN_ROLLBACK_OF,
-                               [CMD_POLICY_LOG] = IN_LOG,
-                               [CMD_HELP] = IN_CHECK,
-                               [CMD_VERSION] = IN_CHECK};
-    return bits[c];
-}
-
 static int set_count(const struct opt_row *r, void *at, const char *name, const char *v, struct err *e)
 {
     int64_t n;
@@ -234,29 +209,6 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
             c += len + (c[len] == '|');
         }
     return NULL;
-}
-
-const char *opts_command_name(enum opts_command c)
-{
-    static const char *const names[] = {"serve",
-                                        "run",
-                                        "batch",
-                                        "policy check",
-                                        "policy test",
-                                        "lua-path",
-                                        "simulate",
-                                        "reproduce",
-                                        "tune",
-                                        "plan",
-                                        "regret",
-                                        "policy push",
-                                        "policy list",
-                                        "policy show",
-                                        "policy diff",
-                                        "policy activate",
-                                        "policy rollback",
-                                        "policy log"};
-    return c < CMD_HELP ? names[c] : "help";
 }
 
 static int unknown(struct parse *p, const char *spelling, size_t n)

@@ -377,15 +377,27 @@ static int obey(struct session *s, struct err *e)
     }
 }
 
+/* False: there is no usual place. */
+static bool usual_config(char out[PATH_MAX])
+{
+    const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    int n = xdg && *xdg     ? snprintf(out, PATH_MAX, "%s/moonshift/client.json", xdg)
+            : home && *home ? snprintf(out, PATH_MAX, "%s/.config/moonshift/client.json", home)
+                            : -1;
+    return n > 0 && n < PATH_MAX;
+}
+
 int command_remote(struct app *a, struct err *e)
 {
     const struct opts *o = &a->opts;
     struct session s = {.app = a};
+    char usual[PATH_MAX];
     struct remote_setup setup = {
         .server = o->server,
         .key = o->admin_keys.n ? o->admin_keys.items[o->admin_keys.n - 1] : NULL,
         .key_file = o->admin_key_files.n ? o->admin_key_files.items[o->admin_key_files.n - 1] : NULL,
         .config = o->client_config,
+        .usual = usual_config(usual) ? usual : NULL,
     };
     int rc = o->command == CMD_POLICY_LOG && o->file ? 0 : remote_settle(&s.remote, &setup, e);
     if (!rc)

@@ -3,9 +3,7 @@
 #include <event2/buffer.h>
 #include <event2/event.h>
 #include <event2/http.h>
-#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -54,16 +52,6 @@ static int read_key_file(struct remote *r, const char *path, struct err *e)
     return rc || r->key ? rc : err_set(e, E_INPUT, "%.200s has no key", path);
 }
 
-/* False: there is no usual place. */
-static bool usual_config(char out[PATH_MAX])
-{
-    const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    int n = xdg && *xdg     ? snprintf(out, PATH_MAX, "%s/moonshift/client.json", xdg)
-            : home && *home ? snprintf(out, PATH_MAX, "%s/.config/moonshift/client.json", home)
-                            : -1;
-    return n > 0 && n < PATH_MAX;
-}
-
 static int use_config(struct remote *r, const char *path, bool *has_server, struct err *e)
 {
     struct buf text = {0};
@@ -90,7 +78,6 @@ static int use_config(struct remote *r, const char *path, bool *has_server, stru
 
 int remote_settle(struct remote *r, const struct remote_setup *s, struct err *e)
 {
-    char usual[PATH_MAX];
     struct stat st;
     bool has_server = s->server != NULL;
     *r = (struct remote){.host = "127.0.0.1", .port = ADMIN_PORT};
@@ -102,7 +89,7 @@ int remote_settle(struct remote *r, const struct remote_setup *s, struct err *e)
         TRY(read_key_file(r, s->key_file, e));
     if (s->config)
         return use_config(r, s->config, &has_server, e);
-    return usual_config(usual) && stat(usual, &st) == 0 ? use_config(r, usual, &has_server, e) : 0;
+    return s->usual && stat(s->usual, &st) == 0 ? use_config(r, s->usual, &has_server, e) : 0;
 }
 
 void remote_free(struct remote *r)

@@ -22,8 +22,8 @@ struct remote_setup {
     const char *server;   /* http://HOST:PORT; NULL: the file's, else http://127.0.0.1:8001 */
     const char *key;      /* NULL: key_file's, else the file's */
     const char *key_file; /* its first line that says something; NULL: none */
-    const char *config;   /* JSON: {"server": URL, "key": KEY}; NULL: moonshift/client.json in $XDG_CONFIG_HOME or
-                             ~/.config, if it is there */
+    const char *config;   /* JSON: {"server": URL, "key": KEY}; NULL: `usual` */
+    const char *usual;    /* such a file, if it is there; NULL: none */
 };
 /* E_INPUT: no URL, or a file that cannot be used; E_NOTFOUND, E_SYS: a file. Freed in every case. */
 int remote_settle(struct remote *r, const struct remote_setup *s, struct err *e);

@@ -99,9 +99,9 @@ def the_key_comes_from_a_file_that_is_ones_own(folder):
         assert run("list", "--server", url, "--admin-key", "secret")[0] == 0
         config = write(folder, "c.json", json.dumps({"server": url, "key": "secret"}))
         assert run("list", "--client-config", config)[0] == 0
-        os.makedirs(folder + "/home/.config/moonshift")
-        write(folder, "home/.config/moonshift/client.json", open(config).read())
-        assert run("list", env={**HOME, "HOME": folder + "/home"})[0] == 0
+        os.makedirs(folder + "/mine/.config/moonshift")
+        write(folder, "mine/.config/moonshift/client.json", open(config).read())
+        assert run("list", env={**HOME, "HOME": folder + "/mine"})[0] == 0
         os.chmod(config, 0o640)
         code, _, err = run("list", "--client-config", config)
         assert code == 2 and "others can read it" in err and "secret" not in err, err
