@@ -125,7 +125,8 @@ def sighup_reads_the_live_file_now(folder):
     with Site(os.path.join(folder, "state"), "--policy", path) as s:
         s.p.send_signal(signal.SIGHUP)  # nothing was edited: the file is read all the same
         wait_for(lambda: ("activate", "ok", "signal") in events(os.path.join(folder, "state")))
-        assert s.live() == ("own", sha(FCFS)) and "SIGHUP" in s.said
+        wait_for(lambda: "SIGHUP" in s.said)
+        assert s.live() == ("own", sha(FCFS))
         open(path, "w").write(variant(1))
         wait_for(lambda: s.live() == ("own", sha(variant(1))))
 

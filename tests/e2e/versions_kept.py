@@ -3,6 +3,7 @@ changed or taken."""
 
 import json
 import os
+import resource
 import subprocess
 import sys
 
@@ -83,6 +84,28 @@ def a_start_begins_with_the_last_good_one(folder):
         assert "was changed" in s.said and "is not kept any more" in s.said, s.said
 
 
+def a_full_disk_refuses_what_is_new_and_leaves_the_way_back(folder):
+    with Site(folder) as s:
+        s.put("mine", variant(1))
+        s.put("mine", variant(2))
+        _, hard = resource.prlimit(s.p.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(s.p.pid, resource.RLIMIT_FSIZE, (1, hard))
+        refused = s.put("mine", variant(3), "", 507)
+        assert refused["error"]["code"] == "policy_unrecorded", refused
+        assert s.put("mine", variant(3), "?activate=0", 507) and s.live() == ("mine", sha(variant(2)))
+        s.json("POST", "/admin/policy/rollback")
+        assert s.live() == ("mine", sha(variant(1)))
+        s.json("POST", f"/admin/policy/rollback?to={sha(FCFS)}")
+        assert s.live() == ("fcfs", sha(FCFS))
+        failed = [x for x in s.ask("GET", "/metrics", port=s.public)[1].split("\n") if "record_failures_total " in x]
+        assert float(failed[-1].split()[-1]) >= 2, failed
+        resource.prlimit(s.p.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        s.put("mine", variant(3))
+        assert s.live() == ("mine", sha(variant(3))) and s.end() == 0
+    log = read_log(folder)
+    assert log[-1]["event"] == "activate" and log[-1]["to"] == sha(variant(3)), log
+
+
 def a_second_server_is_kept_out(folder):
     with Site(folder):
         said = refuses_to_start(folder)
@@ -110,6 +133,7 @@ cases.run(
     [
         what_was_withdrawn_is_in_quarantine,
         a_start_begins_with_the_last_good_one,
+        a_full_disk_refuses_what_is_new_and_leaves_the_way_back,
         a_second_server_is_kept_out,
         a_torn_line_is_set_aside_and_a_changed_one_refused,
     ],

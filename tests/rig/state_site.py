@@ -60,7 +60,10 @@ def wait_for(what, seconds=WAIT_S):
 
 class Site:
     def __init__(self, folder, *more):
-        self.p = subprocess.Popen(command(folder, *more), stderr=subprocess.PIPE, text=True, env=ENV)
+        # restore_signals: SIGXFSZ stays ignored, as a write that a limit refuses has to fail like one on a full disk
+        self.p = subprocess.Popen(
+            command(folder, *more), stderr=subprocess.PIPE, text=True, env=ENV, restore_signals=False
+        )
         self.said, self.port, self.public, self.rest = "", None, None, None
         for text in self.p.stderr:
             self.said += text
