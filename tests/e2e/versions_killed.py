@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import threading
+import time
 
 sys.path.insert(0, "tests/rig")
 import cases
@@ -61,8 +62,11 @@ def wherever_it_is_killed_it_begins_with_the_last_good_one(folder):
         s = Site(folder, "--policy-probation-seconds", "0.05")
         try:
             assert s.live() == (good or ("fcfs", sha(FCFS))), (n, good, s.live(), s.said)
+            begun = time.monotonic()
+            s.put("first", variant(n * 8 + 7))
+            took = time.monotonic() - begun  # of one order here, so that the moments lie within a few of them
             worker = threading.Thread(target=orders, args=(s, random.Random(draw.random()), n))
-            killer = threading.Timer(draw.uniform(0.02, 0.4), s.p.kill)
+            killer = threading.Timer(draw.uniform(0, 4) * took, s.p.kill)
             killer.start()
             worker.start()
             worker.join()
