@@ -97,7 +97,11 @@ def a_full_disk_refuses_what_is_new_and_leaves_the_way_back(folder):
         assert s.live() == ("mine", sha(variant(1)))
         s.json("POST", f"/admin/policy/rollback?to={sha(FCFS)}")
         assert s.live() == ("fcfs", sha(FCFS))
-        failed = [x for x in s.ask("GET", "/metrics", port=s.public)[1].split("\n") if "record_failures_total " in x]
+        failed = [
+            x
+            for x in s.ask("GET", "/metrics", port=s.public)[1].split("\n")
+            if x.startswith("policy_record_failures_total ")
+        ]
         assert float(failed[-1].split()[-1]) >= 2, failed
         resource.prlimit(s.p.pid, resource.RLIMIT_FSIZE, (hard, hard))
         s.put("mine", variant(3))
