@@ -41,26 +41,9 @@ static int64_t look_at_clock(struct engine *engine)
     return engine->now_ns;
 }
 
-static void tell_policy(void *ctx, const struct live_news *n)
-{
-    struct engine *engine = ctx;
-    struct buf out = {0};
-    buf_puts(&out, "{\"name\":");
-    buf_put_json(&out, n->policy->name, strlen(n->policy->name));
-    buf_printf(&out, ",\"sha256\":\"%s\",\"outcome\":\"%s\",\"reason\":", n->policy->sha256,
-               probation_outcome_name(n->outcome));
-    buf_put_json(&out, n->reason, strlen(n->reason));
-    buf_putc(&out, '}');
-    size_t len = out.len;
-    engine_emit(engine, &(struct engine_event){
-                            .kind = EV_POLICY, .tag = n->policy->generation, .payload = buf_take(&out), .n = len});
-}
-
 /* From now on swaps are an operator's, and there is traffic to compare with. */
 static void begin_watch(struct engine *engine)
 {
-    engine->live.tell = tell_policy;
-    engine->live.tell_ctx = engine;
     if (engine->setup.limits.probation_ns > 0)
         engine->guards = guards_create(engine->setup.limits.probation_ns, engine->started_ns);
     engine->live.probation.guards = engine->guards;
@@ -288,9 +271,19 @@ static void reply(struct engine *engine, uint64_t tag, int code, char *text, siz
 }
 
 /* Answers with the policy's state, or with why it did not work. */
+static void tell_change(struct engine *engine)
+{
+    struct buf out = {0};
+    if (!live_take_change(&engine->live, &out))
+        return;
+    size_t n = out.len;
+    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
+}
+
 static void reply_policy(struct engine *engine, uint64_t tag, int rc, const struct err *e)
 {
     struct buf out = {0};
+    tell_change(engine); /* first: it came first */
     if (rc)
         buf_puts(&out, e->text);
     else
@@ -566,7 +559,9 @@ bool engine_turn(struct engine *engine)
     did |= engine_catch_up(engine);
     if (live_settle(&engine->live, &engine->world, now) || live_retry(&engine->live, &engine->world, now))
         did = engine->changed = true;
+    tell_change(engine);
     did |= live_watch(&engine->live, &engine->world, now, &engine->changed);
+    tell_change(engine);
     did |= engine_switch(engine);
     did |= engine_post_reshards(engine);
     did |= engine_post_replicas(engine);

@@ -27,11 +27,13 @@ struct live_rest {
     bool unproven; /* it was on probation when it was withdrawn */
 };
 
-/* A policy has been kept after its probation, or has ceased to be live for what it did. */
-struct live_news {
-    const struct policy *policy;
-    enum probation_outcome outcome;
-    const char *reason; /* one sentence */
+/* What the engine has decided about the live policy by itself, and who follows that has not been told. */
+enum live_change_kind { CHANGE_NONE, CHANGE_WITHDRAWN, CHANGE_SENT_BACK, CHANGE_KEPT, CHANGE_RETRIED };
+struct live_change {
+    enum live_change_kind kind;
+    bool rests;                         /* withdrawn for slowness alone: it is tried again, or could be */
+    char name[NAME_BYTES], sha256[65]; /* of the policy that was live */
+    char why[PROBATION_REASON_BYTES];
 };
 
 struct live {
@@ -41,10 +43,9 @@ struct live {
     bool may_return; /* it is withdrawn for nothing but slowness */
     char why_fallen[200];
     struct live_rest rest;
+    struct live_change change; /* the last one; whoever tells it takes it away */
     struct node_facts node;
     const struct witness *witness;                      /* NULL: none; set by the engine */
-    void (*tell)(void *ctx, const struct live_news *n); /* NULL: nobody is told; set by the engine */
-    void *tell_ctx;
     struct probation probation; /* of the active policy. Its guards are set by the engine once it has begun */
     bool quiet;
     uint64_t next_generation;
@@ -105,6 +106,8 @@ static inline bool live_is_restless(const struct live *l)
 void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v);
 void live_idle(struct live *l);
 
+/* The change that nobody was told of, as the JSON of EV_POLICY; false: there is none. */
+bool live_take_change(struct live *l, struct buf *json);
 void live_metrics(const struct live *l, struct buf *out);
 void live_state(const struct live *l, int64_t now_ns, struct buf *json); /* the object of GET /admin/policy */
 

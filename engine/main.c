@@ -73,6 +73,14 @@ static int obey(struct app *a, struct err *e)
         return command_plan(a, e);
     case CMD_REGRET:
         return command_regret(a, e);
+    case CMD_POLICY_PUSH:
+    case CMD_POLICY_LIST:
+    case CMD_POLICY_SHOW:
+    case CMD_POLICY_DIFF:
+    case CMD_POLICY_ACTIVATE:
+    case CMD_POLICY_ROLLBACK:
+    case CMD_POLICY_LOG:
+        return command_remote(a, e);
     case CMD_HELP:
         help(&a->opts, &text);
         fputs(text.data, stdout);

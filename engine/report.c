@@ -568,6 +568,27 @@ static void put_policy(struct buf *json, const struct policy *p)
     buf_putc(json, '}');
 }
 
+bool live_take_change(struct live *l, struct buf *json)
+{
+    struct live_change *c = &l->change;
+    if (c->kind == CHANGE_NONE)
+        return false;
+    static const char *const events[] = {[CHANGE_WITHDRAWN] = "withdraw",
+                                         [CHANGE_SENT_BACK] = "rollback",
+                                         [CHANGE_KEPT] = "commit",
+                                         [CHANGE_RETRIED] = "retry"};
+    buf_printf(json, "{\"event\":\"%s\",\"rests\":%s,\"probation\":%s,\"from\":{\"name\":", events[c->kind],
+               c->rests ? "true" : "false", l->probation.on ? "true" : "false");
+    buf_put_json(json, c->name, strlen(c->name));
+    buf_printf(json, ",\"sha256\":\"%s\"},\"reason\":", c->sha256);
+    buf_put_json(json, c->why, strlen(c->why));
+    buf_puts(json, ",\"to\":");
+    put_policy(json, &l->active);
+    buf_putc(json, '}');
+    c->kind = CHANGE_NONE;
+    return true;
+}
+
 /* Which policy is to be tried again, when, and after how many attempts. */
 static void put_rest(const struct live *l, int64_t now_ns, struct buf *json)
 {

@@ -120,12 +120,6 @@ void live_refused(struct live *l, const char *why)
     snprintf(l->last_error, sizeof l->last_error, "%s", why);
 }
 
-static void tell(const struct live *l, const struct policy *p, enum probation_outcome outcome, const char *reason)
-{
-    if (l->tell)
-        l->tell(l->tell_ctx, &(struct live_news){p, outcome, reason});
-}
-
 /* p takes over from the active policy, which becomes the previous one. */
 static int replace(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
@@ -221,6 +215,14 @@ static void put_away(struct live *l, struct policy *bad, bool unproven, int64_t 
     r->until_ns = now_ns + rest_ns;
 }
 
+static void note_change(struct live *l, enum live_change_kind kind, const struct policy *from, const char *why)
+{
+    l->change = (struct live_change){.kind = kind, .rests = l->may_return};
+    snprintf(l->change.name, sizeof l->change.name, "%s", from->name);
+    snprintf(l->change.sha256, sizeof l->change.sha256, "%s", from->sha256);
+    snprintf(l->change.why, sizeof l->change.why, "%s", why);
+}
+
 bool live_settle(struct live *l, struct world *w, int64_t now_ns)
 {
     struct err e = {0};
@@ -230,9 +232,9 @@ bool live_settle(struct live *l, struct world *w, int64_t now_ns)
     struct policy bad = l->active;
     bool unproven = l->probation.on;
     probation_end(&l->probation, PROBATION_WITHDRAWN, &bad, l->why_fallen, now_ns);
-    tell(l, &bad, PROBATION_WITHDRAWN, l->why_fallen);
     memcpy(name, bad.name, sizeof name);
     memcpy(sha256, bad.sha256, sizeof sha256);
+    note_change(l, CHANGE_WITHDRAWN, &bad, l->why_fallen);
     go_back(l, w, now_ns, &e);
     l->n_reverts++;
     put_away(l, &bad, unproven, now_ns, note);
@@ -258,8 +260,12 @@ bool live_retry(struct live *l, struct world *w, int64_t now_ns)
     if (!l->quiet)
         log_info("policy", "%s (%.12s) is tried again, number %d of %d", again.name, again.sha256, r->n_tries,
                  LIVE_TRIES);
-    if (!replace(l, &again, w, now_ns, &e) && r->unproven)
+    struct policy before = l->active;
+    if (replace(l, &again, w, now_ns, &e))
+        return true;
+    if (r->unproven)
         probation_begin(&l->probation, w, now_ns);
+    note_change(l, CHANGE_RETRIED, &before, "it has rested");
     return true;
 }
 
@@ -269,8 +275,9 @@ static void send_back(struct live *l, const char *reason, struct world *w, int64
     struct err e = {0};
     struct policy bad = l->active;
     probation_end(&l->probation, PROBATION_ROLLED_BACK, &bad, reason, now_ns);
-    tell(l, &bad, PROBATION_ROLLED_BACK, reason);
     go_back(l, w, now_ns, &e);
+    note_change(l, CHANGE_SENT_BACK, &bad, reason);
+    l->change.rests = false;
     l->n_rollbacks++;
     snprintf(l->last_error, sizeof l->last_error, "%s is rolled back: %.400s", bad.name, reason);
     if (!l->quiet)
@@ -290,7 +297,7 @@ bool live_watch(struct live *l, struct world *w, int64_t now_ns, bool *changed)
         *changed = true;
     } else if (o == PROBATION_COMMITTED) {
         probation_end(&l->probation, o, &l->active, reason, now_ns);
-        tell(l, &l->active, o, reason);
+        note_change(l, CHANGE_KEPT, &l->active, reason);
         if (!l->quiet)
             log_info("policy", "%s (%.12s) is %s", l->active.name, l->active.sha256, reason);
     }
@@ -304,7 +311,6 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
         return err_set(e, E_NOTFOUND, "there is no previous policy to go back to");
     struct policy from = l->active;
     probation_end(&l->probation, PROBATION_RECALLED, &from, "an operator has rolled it back", now_ns);
-    tell(l, &from, PROBATION_RECALLED, "an operator has rolled it back");
     int rc = go_back(l, w, now_ns, e);
     l->previous = from;
     l->has_previous = true;

@@ -7,6 +7,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "lua/check.h"
+#include "lua/scan.h"
 #include "lua/libs.h"
 #include "lua/script.h"
 
@@ -165,7 +166,13 @@ static int begin(struct check *c, struct libs *libs, const struct lua_opts *o, s
     TRY(script_opts(&c->opts, o, e));
     *libs = (struct libs){.folder = o->folder, .watchdog = o->watchdog, .n_policy = c->n};
     c->opts.libs = libs;
-    return 0;
+    char name[NAME_BYTES], file[NAME_BYTES + 8];
+    TRY(script_name(name, c->name, e));
+    snprintf(file, sizeof file, "%s.lua", name);
+    int rc = libs_take_apart(libs, file, &c->source, &c->n, e);
+    if (rc)
+        libs_free(libs);
+    return rc;
 }
 
 int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
@@ -184,9 +191,27 @@ int lua_policy_load(struct policy *out, const char *name, const char *source, si
         *out = (struct policy){.ops = &ops, .ctx = h};
         snprintf(out->name, sizeof out->name, "%s", s->name);
         snprintf(out->doc, sizeof out->doc, "%s", s->doc);
-        struct sha256 sum = libs_sha256(&libs, source, n);
+        struct sha256 sum = libs_sha256(&libs, c.source, c.n);
         hash_hex(&sum, out->sha256);
         libs_list(&libs, out->libs);
+    }
+    libs_free(&libs);
+    return rc;
+}
+
+int lua_policy_text(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *out,
+                    struct err *e)
+{
+    struct script *s;
+    struct libs libs;
+    struct check c = {.name = name, .source = source, .n = n};
+    TRY(begin(&c, &libs, o, e));
+    int rc = scan_source(name, c.source, c.n, o->watchdog, e);
+    if (!rc)
+        rc = script_open(&s, name, c.source, c.n, &c.opts, e);
+    if (!rc) {
+        libs_text(&libs, c.source, c.n, out);
+        script_close(s);
     }
     libs_free(&libs);
     return rc;

@@ -39,6 +39,11 @@ struct lua_opts {
  * E_INPUT or E_POLICY with "name.lua:12: reason". */
 int lua_policy_load(struct policy *out, const char *name, const char *source, size_t n, const struct lua_opts *o,
                     const char *params_json, struct err *e);
+/* All that a policy is made of, as one text: its own and, where it has libraries, theirs from o->folder. Its SHA-256 is
+ * the policy's, and each of these functions takes it in place of a source, whatever the folder has by then. Appends to
+ * out. The same errors. */
+int lua_policy_text(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *out,
+                    struct err *e);
 /* Its own tests alone, all of them, and the made-up views: a line of the report for each. */
 int lua_policy_test(const char *name, const char *source, size_t n, const struct lua_opts *o, struct buf *report,
                     struct err *e);

@@ -169,23 +169,95 @@ static void in_order(const struct libs *l, const struct lib *out[POLICY_LIBS])
     qsort(out, (size_t)l->n, sizeof *out, by_name);
 }
 
-/* The lengths go before the texts, so that no two policies are the same bytes. */
+/* The lengths go before the texts, so that no two policies are the same bytes. No Lua file begins so. */
+void libs_text(const struct libs *l, const char *source, size_t n, struct buf *out)
+{
+    const struct lib *items[POLICY_LIBS];
+    in_order(l, items);
+    if (l->n)
+        buf_printf(out, "policy %zu\n", n);
+    for (int i = 0; i < l->n; i++)
+        buf_printf(out, "lib %s %zu\n", items[i]->name, items[i]->source.len);
+    buf_put(out, source, n);
+    for (int i = 0; i < l->n; i++)
+        buf_put(out, items[i]->source.data ? items[i]->source.data : "", items[i]->source.len);
+}
+
 struct sha256 libs_sha256(const struct libs *l, const char *source, size_t n)
 {
-    if (!l->n)
-        return hash_sha256(source, n);
-    const struct lib *items[POLICY_LIBS];
     struct buf all = {0};
-    in_order(l, items);
-    buf_printf(&all, "policy %zu\n", n);
-    for (int i = 0; i < l->n; i++)
-        buf_printf(&all, "lib %s %zu\n", items[i]->name, items[i]->source.len);
-    buf_put(&all, source, n);
-    for (int i = 0; i < l->n; i++)
-        buf_put(&all, items[i]->source.data ? items[i]->source.data : "", items[i]->source.len);
-    struct sha256 sum = hash_sha256(all.data, all.len);
+    libs_text(l, source, n, &all);
+    struct sha256 sum = hash_sha256(all.data ? all.data : "", all.len);
     buf_free(&all);
     return sum;
+}
+
+/* A line "lib NAME N": its length, 0: it is none. */
+static size_t read_head(const char *at, const char *end, char name[NAME_BYTES], size_t *n)
+{
+    char line[NAME_BYTES + 40], rest;
+    struct err e = {0};
+    const char *stop = memchr(at, '\n', (size_t)(end - at));
+    if (!stop || (size_t)(stop - at) >= sizeof line)
+        return 0;
+    snprintf(line, sizeof line, "%.*s", (int)(stop - at), at);
+    char word[NAME_BYTES];
+    if (sscanf(line, "lib %63s %zu%c", word, n, &rest) != 2 || *n > LUA_SOURCE_BYTES || script_name(name, word, &e) ||
+        strcmp(name, word) != 0)
+        return 0;
+    return (size_t)(stop - at) + 1;
+}
+
+/* The heads of the libraries: their names, and where the policy begins. NULL: the lengths do not add up. */
+static const char *read_heads(struct libs *l, const char *at, const char *end, size_t n, size_t sizes[POLICY_LIBS])
+{
+    size_t sum = n;
+    for (l->n = 0; sum != (size_t)(end - at); l->n++) {
+        if (l->n == POLICY_LIBS)
+            return NULL;
+        struct lib *lib = &l->items[l->n];
+        *lib = (struct lib){0};
+        size_t head = read_head(at, end, lib->name, &sizes[l->n]);
+        for (int i = 0; head && i < l->n; i++)
+            head = strcmp(l->items[i].name, lib->name) ? head : 0;
+        if (!head)
+            return NULL;
+        sum += sizes[l->n];
+        at += head;
+    }
+    return l->n && sum <= LUA_SOURCE_BYTES ? at : NULL;
+}
+
+int libs_take_apart(struct libs *l, const char *name, const char **source, size_t *n, struct err *e)
+{
+    static const char begins[] = "policy ";
+    const char *end = *source + *n, *line = memchr(*source, '\n', *n < 40 ? *n : 40);
+    char head[48], rest;
+    size_t own, sizes[POLICY_LIBS];
+    if (!line || (size_t)(line - *source) < sizeof begins || memcmp(*source, begins, sizeof begins - 1) != 0)
+        return 0;
+    snprintf(head, sizeof head, "%.*s", (int)(line - *source), *source);
+    if (sscanf(head, "policy %zu%c", &own, &rest) != 1)
+        return 0;
+    const char *at = own <= LUA_SOURCE_BYTES ? read_heads(l, line + 1, end, own, sizes) : NULL;
+    if (!at) {
+        l->n = 0;
+        return err_set(e, E_INPUT, "%s:1: the text begins as that of a policy with its libraries, and is not whole",
+                       name);
+    }
+    *source = at;
+    *n = l->n_policy = own;
+    at += own;
+    for (int i = 0; i < l->n; at += sizes[i++])
+        buf_put(&l->items[i].source, at, sizes[i]);
+    for (int i = 0; i < l->n; i++) {
+        char file[NAME_BYTES + 8];
+        snprintf(file, sizeof file, "lib/%s", l->items[i].name);
+        const struct buf *b = &l->items[i].source;
+        TRY(scan_source(file, b->data ? b->data : "", b->len, l->watchdog, e));
+    }
+    l->folder = NULL; /* nothing else is read */
+    return 0;
 }
 
 void libs_list(const struct libs *l, char out[POLICY_LIBS_TEXT])

@@ -47,7 +47,12 @@ void libs_declared(lua_State *L, int table, struct lib_names *out);
 int libs_find(struct libs *l, const struct lib_user *by, const char *name, int *place, struct err *e);
 /* The line of a source in which a name stands in its `lib`; 1 where it cannot be told. */
 int libs_line(const char *source, size_t n, const char *name);
-/* Of the policy and of its libraries, by name: without any it is that of the text. */
+/* The policy's text and those of its libraries, by name, as one; without any it is the policy's. Appends. */
+void libs_text(const struct libs *l, const char *source, size_t n, struct buf *out);
+/* Such a text of several becomes the policy's own (inside it) and the libraries, which are scanned; any other stays as
+ * it is. E_INPUT with "file:line: why"; libs_free in any case. */
+int libs_take_apart(struct libs *l, const char *name, const char **source, size_t *n, struct err *e);
+/* Of libs_text. */
 struct sha256 libs_sha256(const struct libs *l, const char *source, size_t n);
 /* Their names in order, with spaces between. */
 void libs_list(const struct libs *l, char out[POLICY_LIBS_TEXT]);

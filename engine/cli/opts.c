@@ -47,26 +47,6 @@ char *opts_keep(struct opts *o, const char *text, size_t n)
     return copy;
 }
 
-int opts_where(enum opts_command c)
-{
-    static const int bits[] = {[CMD_SERVE] = IN_SERVE,
-                               [CMD_RUN] = IN_RUN,
-                               [CMD_BATCH] = IN_BATCH,
-                               [CMD_POLICY_CHECK] = IN_CHECK,
-                               [CMD_POLICY_TEST] = IN_TEST,
-                               [CMD_POLICY_WHY] = IN_WHY,
-                               [CMD_POLICY_NEW] = IN_NEW,
-                               [CMD_LUA_PATH] = IN_PATH,
-                               [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
-                               [CMD_REPRODUCE] = IN_REPRODUCE,
-                               [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
-                               [CMD_PLAN] = IN_SIMULATE | IN_PLAN,
-                               [CMD_REGRET] = IN_SIMULATE | IN_REGRET,
-                               [CMD_HELP] = IN_CHECK,
-                               [CMD_VERSION] = IN_CHECK};
-    return bits[c];
-}
-
 static int set_count(const struct opt_row *r, void *at, const char *name, const char *v, struct err *e)
 {
     int64_t n;
@@ -231,14 +211,6 @@ static const struct opt_foreign *find_foreign(const char *spelling, size_t n)
     return NULL;
 }
 
-const char *opts_command_name(enum opts_command c)
-{
-    static const char *const names[] = {"serve",      "run",        "batch",    "policy check", "policy test",
-                                        "policy why", "policy new", "lua-path", "simulate",     "reproduce",
-                                        "tune",       "plan",       "regret"};
-    return c < CMD_HELP ? names[c] : "help";
-}
-
 static int unknown(struct parse *p, const char *spelling, size_t n)
 {
     enum opts_command mine = p->o->command;
@@ -341,8 +313,13 @@ static int plain_word(struct parse *p, const char *word)
 {
     int i = p->n_words++;
     struct opts *o = p->o;
-    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST || o->command == CMD_POLICY_NEW;
-    if (one_file && i == 0) {
+    bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST || o->command == CMD_POLICY_NEW ||
+                    o->command >= CMD_POLICY_PUSH;
+    if (o->command == CMD_POLICY_DIFF && i == 1) {
+        o->file2 = opts_keep(o, word, strlen(word));
+        return 0;
+    }
+    if (one_file && i == 0 && o->command != CMD_POLICY_LIST && o->command != CMD_POLICY_ROLLBACK) {
         o->file = opts_keep(o, word, strlen(word));
         return 0;
     }
@@ -476,7 +453,10 @@ static const struct command commands[] = {
     {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {
-    {"check", CMD_POLICY_CHECK}, {"test", CMD_POLICY_TEST}, {"why", CMD_POLICY_WHY}, {"new", CMD_POLICY_NEW}};
+    {"check", CMD_POLICY_CHECK},       {"test", CMD_POLICY_TEST},         {"why", CMD_POLICY_WHY},
+    {"new", CMD_POLICY_NEW},           {"push", CMD_POLICY_PUSH},         {"list", CMD_POLICY_LIST},
+    {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},         {"log", CMD_POLICY_LOG},
+    {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */
@@ -507,7 +487,7 @@ static int policy_verb(struct parse *p)
     if (!c)
         return err_set(
             p->e, E_INPUT,
-            "moonshift policy check FILE, policy test FILE|FOLDER, policy new NAME and policy why are what there is"
+            "moonshift policy check, test, new, why, push, list, show, diff, activate, rollback and log are what there is"
             "%s%.40s%s%s%s",
             verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;

@@ -28,6 +28,13 @@ enum opts_command {
     CMD_TUNE,
     CMD_PLAN,
     CMD_REGRET,
+    CMD_POLICY_PUSH, /* these seven speak to a running server */
+    CMD_POLICY_LIST,
+    CMD_POLICY_SHOW,
+    CMD_POLICY_DIFF,
+    CMD_POLICY_ACTIVATE,
+    CMD_POLICY_ROLLBACK,
+    CMD_POLICY_LOG,
     CMD_HELP,
     CMD_VERSION
 };
@@ -58,6 +65,7 @@ struct opts {
     /* scheduling */
     int64_t max_num_seqs, max_num_batched_tokens, max_num_queued_reqs, max_num_queued_tokens;
     char *policy, *policy_dir;
+    char *state_dir;              /* NULL: versions of policies end with the process */
     char *speculative;            /* NULL: nothing is drafted unless the policy does */
     double draft_acceptance;      /* simulate: the chance that a draft token is right; 0: as recorded, or none */
     int64_t draft_bytes;          /* of the tenants' suffix trees; 0: none */
@@ -112,11 +120,16 @@ struct opts {
     /* batch */
     char *input, *output, *errors; /* errors NULL: the output with .errors behind it */
     /* policy check, policy test, policy new */
-    char *file;
+    char *file;     /* of the other verbs of policy: their first word */
     char *template; /* NULL: the one to begin with */
     bool watch;
     /* policy why */
     char *why_id, *why_file; /* NULL: not given */
+    /* policy push, list, show, diff, activate, rollback, log */
+    char *file2;                  /* of diff: the second word; NULL: none */
+    char *server, *client_config; /* NULL: as in engine/remote/client.h */
+    char *as_name, *sha, *to;     /* NULL: not given */
+    bool activate, force, verify, as_json;
     /* lua-path */
     bool cpath;
     /* simulate */

@@ -190,8 +190,19 @@ static int check_regret(const struct opts *o, struct err *e)
     return 0;
 }
 
+/* The verbs of policy that speak to a server: what they cannot do without. */
+static int check_remote(const struct opts *o, struct err *e)
+{
+    if (o->file || o->command == CMD_POLICY_LIST || o->command == CMD_POLICY_ROLLBACK || o->command == CMD_POLICY_LOG)
+        return 0;
+    return err_set(e, E_INPUT, "which %s? moonshift %s --help tells more",
+                   o->command == CMD_POLICY_PUSH ? "file" : "policy", opts_command_name(o->command));
+}
+
 int opts_cross_check(struct opts *o, struct err *e)
 {
+    if (opts_where(o->command) & IN_REMOTE)
+        return check_remote(o, e);
     if (o->command == CMD_POLICY_CHECK)
         return o->file ? 0 : err_set(e, E_INPUT, "which file? moonshift policy check FILE");
     if (o->command == CMD_POLICY_TEST)

@@ -4,6 +4,8 @@
 #include "engine/cli/opts_page.h"
 #include "engine/cli/opts_table.h"
 
+#define POLICY_VERBS "check test why new push list show diff activate rollback log"
+
 /* What comes behind a flag. */
 enum behind { NOTHING, A_CHOICE, A_FILE, A_FOLDER, A_TEXT };
 
@@ -82,7 +84,7 @@ static void bash_command(struct buf *out, enum opts_command c)
 
 static bool is_verb(enum opts_command c)
 {
-    return c == CMD_POLICY_CHECK || c == CMD_POLICY_TEST || c == CMD_POLICY_WHY || c == CMD_POLICY_NEW;
+    return strncmp(opts_command_name(c), "policy ", 7) == 0;
 }
 
 static void first_words(struct buf *out)
@@ -114,7 +116,7 @@ void opts_bash(struct buf *out)
     buf_puts(out, bash_start);
     first_words(out);
     buf_puts(out, " --help --version' -- \"$cur\"))\n        return\n    elif ((COMP_CWORD == 2 && at == 2)); then\n"
-                  "        COMPREPLY=($(compgen -W 'check test why new' -- \"$cur\"))\n        return\n    fi\n"
+                  "        COMPREPLY=($(compgen -W '" POLICY_VERBS "' -- \"$cur\"))\n        return\n    fi\n"
                   "    case $command in\n");
     for (int c = CMD_SERVE; c < CMD_HELP; c++)
         bash_command(out, (enum opts_command)c);
@@ -177,7 +179,7 @@ void opts_zsh(struct buf *out)
     first_words(out);
     buf_puts(out,
              " --help --version\n    return\nfi\nif [[ $command == policy ]]; then\n    if ((CURRENT == 3)); then\n"
-             "        compadd -- check test why new\n        return\n    fi\n    command=$words[3]\n    shift words\n"
+             "        compadd -- " POLICY_VERBS "\n        return\n    fi\n    command=$words[3]\n    shift words\n"
              "    ((CURRENT--))\nfi\nshift words\n((CURRENT--))\ncase $command in\n");
     for (int c = CMD_SERVE; c < CMD_HELP; c++)
         zsh_command(out, (enum opts_command)c);

@@ -96,6 +96,8 @@ static const char overview[] =
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
     "  moonshift policy why --file FILE       where the time of a request went, and why it waited\n"
     "  moonshift policy new NAME              write a policy to begin with\n"
+    "  moonshift policy push FILE             send a policy to a running server; also: list, show, diff, activate,\n"
+    "                                         rollback, log\n"
     "  moonshift lua-path                     where busted finds the module that specs use\n"
     "  moonshift --version\n"
     "\n"
@@ -219,6 +221,52 @@ static const char new_head[] =
     "  moonshift policy new mine\n"
     "  moonshift policy new policies/mine.lua --from prefix\n";
 
+#define REMOTE_STATUS                                                                                                  \
+    "\nExit status 0: done; 1: the server refused, or what was verified is wrong; 2: the command line or a file is\n"  \
+    "wrong; 3: the server does not answer. docs/policy-life.md tells more.\n"
+
+static const char push_head[] =
+    "moonshift policy push FILE [--name NAME] [--no-activate] [--server URL]\n"
+    "\n"
+    "Sends a policy to a running server: it is loaded, tried, kept as a version, and live from the next step on.\n"
+    "\n"
+    "  moonshift policy push short.lua\n" REMOTE_STATUS;
+
+static const char list_head[] =
+    "moonshift policy list [--server URL]\n"
+    "\n"
+    "The versions that a running server keeps, and which of them is live, was live before, is\n"
+    "the last good one, was refused, or is in quarantine.\n" REMOTE_STATUS;
+
+static const char show_head[] = "moonshift policy show NAME [--sha SHA] [--server URL]\n"
+                                "\n"
+                                "The source of a version that a running server keeps.\n" REMOTE_STATUS;
+
+static const char diff_head[] =
+    "moonshift policy diff A [B] [--server URL]\n"
+    "\n"
+    "How A differs from the live policy, or B from A, as diff -u says it (which has to be installed). A and B are\n"
+    "files (with a / or .lua in them), or NAME or NAME@SHA of a version that the server keeps.\n"
+    "\n"
+    "  moonshift policy diff ./short.lua\n" REMOTE_STATUS;
+
+static const char activate_head[] =
+    "moonshift policy activate NAME [--sha SHA] [--server URL]\n"
+    "\n"
+    "A version that a running server keeps goes live: the newest of that name, or another.\n" REMOTE_STATUS;
+
+static const char rollback_head[] =
+    "moonshift policy rollback [--to SHA] [--server URL]\n"
+    "\n"
+    "The version before the live one goes live again, or any earlier one.\n" REMOTE_STATUS;
+
+static const char log_head[] =
+    "moonshift policy log [FILE] [--verify] [--server URL]\n"
+    "\n"
+    "Who changed policies, when, and how it went: of a running server, or of FILE, the audit.jsonl of a --state-dir.\n"
+    "\n"
+    "  moonshift policy log --verify state/audit.jsonl\n" REMOTE_STATUS;
+
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
@@ -239,12 +287,28 @@ static const char path_head[] = "moonshift lua-path [--cpath]\n"
 
 const char *opts_head(enum opts_command command)
 {
-    static const char *const heads[] = {
-        [CMD_SERVE] = serve_head,         [CMD_RUN] = run_head,          [CMD_BATCH] = batch_head,
-        [CMD_POLICY_CHECK] = check_head,  [CMD_POLICY_TEST] = test_head, [CMD_POLICY_NEW] = new_head,
-        [CMD_POLICY_WHY] = why_head,      [CMD_LUA_PATH] = path_head,    [CMD_SIMULATE] = simulate_head,
-        [CMD_REPRODUCE] = reproduce_head, [CMD_TUNE] = tune_head,        [CMD_PLAN] = plan_head,
-        [CMD_REGRET] = regret_head,       [CMD_HELP] = overview,         [CMD_VERSION] = overview};
+    static const char *const heads[] = {[CMD_SERVE] = serve_head,
+                                        [CMD_RUN] = run_head,
+                                        [CMD_BATCH] = batch_head,
+                                        [CMD_POLICY_CHECK] = check_head,
+                                        [CMD_POLICY_TEST] = test_head,
+                                        [CMD_LUA_PATH] = path_head,
+                                        [CMD_SIMULATE] = simulate_head,
+                                        [CMD_REPRODUCE] = reproduce_head,
+                                        [CMD_TUNE] = tune_head,
+                                        [CMD_PLAN] = plan_head,
+                                        [CMD_REGRET] = regret_head,
+                                        [CMD_POLICY_PUSH] = push_head,
+                                        [CMD_POLICY_LIST] = list_head,
+                                        [CMD_POLICY_SHOW] = show_head,
+                                        [CMD_POLICY_DIFF] = diff_head,
+                                        [CMD_POLICY_ACTIVATE] = activate_head,
+                                        [CMD_POLICY_ROLLBACK] = rollback_head,
+                                        [CMD_POLICY_LOG] = log_head,
+                                        [CMD_POLICY_WHY] = why_head,
+                                        [CMD_POLICY_NEW] = new_head,
+                                        [CMD_HELP] = overview,
+                                        [CMD_VERSION] = overview};
     return heads[command];
 }
 

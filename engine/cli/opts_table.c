@@ -53,6 +53,9 @@ static const struct opt_row rows[] = {
      0, NULL, "the policy, as in serve; given several times, each policy gets its own run, and they are compared"},
     {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_NEW, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
      "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
+    {"state-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SERVE, AT(state_dir), "FOLDER", NULL, 0, 0, NULL,
+     "where versions of policies, the record of who changed them, and the last good one are kept; made if need be; one "
+     "server at a time. Unless --policy is given, a start begins with the last good one"},
     {"policy-param", NULL, 0, OPT_LIST, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params), "NAME=VALUE", NULL, 0, 0,
      NULL, "a parameter that the policy declares; may be given several times"},
     {"policy-params-file", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_CHECK, AT(policy_params_file), "FILE", NULL, 0,
@@ -299,10 +302,10 @@ static const struct opt_row rows[] = {
      "how many files of /v1/files there may be"},
     {"admin-listen", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_SERVE, AT(admin_listen), "ADDRESS:PORT", NULL, 0, 0, NULL,
      "where /admin answers; off: nowhere (default: this machine only, the port after --port)"},
-    {"admin-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | SECRET, AT(admin_keys), "KEY", NULL, 0, 0, NULL,
-     "the key of /admin"},
-    {"admin-key-file", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(admin_key_files), "FILE", NULL, 0, 0, NULL,
-     "the same from a file, one KEY a line"},
+    {"admin-key", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | IN_REMOTE | SECRET, AT(admin_keys), "KEY", NULL, 0, 0,
+     NULL, "the key of /admin"},
+    {"admin-key-file", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE | IN_REMOTE, AT(admin_key_files), "FILE", NULL, 0, 0,
+     NULL, "the same from a file, one KEY a line"},
     {"admin-allowed-hosts", NULL, 0, OPT_LIST, GROUP_SERVER, IN_SERVE, AT(admin_hosts), "NAME", NULL, 0, 0, NULL,
      "further host names that /admin answers to, besides localhost, addresses and the host of --admin-listen; * for "
      "any; "
@@ -353,6 +356,26 @@ static const struct opt_row rows[] = {
      "what GET /admin/requests answered; - is stdin"},
     {"from", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_NEW, AT(template), "NAME|FILE", NULL, 0, 0, NULL,
      "copy this policy, with the libraries that it names, instead of the one to begin with"},
+    {"server", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_REMOTE, AT(server), "URL", NULL, 0, 0, NULL,
+     "the admin routes of a running server (default: that of --client-config, else http://127.0.0.1:8001)"},
+    {"client-config", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_REMOTE, AT(client_config), "FILE", NULL, 0, 0, NULL,
+     "an object with \"server\" and \"key\", for you alone to read (default: moonshift/client.json in "
+     "$XDG_CONFIG_HOME or ~/.config, if it is there)"},
+    {"name", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_PUSH, AT(as_name), "NAME", NULL, 0, 0, NULL,
+     "what the policy is called (default: the file's name)"},
+    {"activate", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH, AT(activate), NULL, "true", 0, 0, NULL,
+     "it is tried and kept, and the live one stays"},
+    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE, AT(sha), "SHA", NULL, 0, 0, NULL,
+     "the version with that SHA-256, of which 8 digits are enough (default: the newest of that name)"},
+    {"to", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_ROLLBACK_OF, AT(to), "SHA", NULL, 0, 0, NULL,
+     "any earlier version, by 8 or more digits of its SHA-256 (default: the one before the live one)"},
+    {"force", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH | IN_ACTIVATE | IN_ROLLBACK_OF, AT(force), NULL, "false",
+     0, 0, NULL, "also a version that is in quarantine"},
+    {"verify", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_LOG, AT(verify), NULL, "false", 0, 0, NULL,
+     "is every line bound to the one before it?"},
+    {"json", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REMOTE & ~IN_DIFF, AT(as_json), NULL, "false", 0, 0, NULL,
+     "print what the server answered, for scripts"},
+
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
      "run again whenever these files change, until Ctrl-C"},
     {"cpath", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_PATH, AT(cpath), NULL, "false", 0, 0, NULL,
@@ -482,4 +505,56 @@ const struct opt_foreign *opts_foreign(int *n)
 const char *opts_group_name(enum opt_group g)
 {
     return group_names[g];
+}
+
+int opts_where(enum opts_command c)
+{
+    static const int bits[] = {[CMD_SERVE] = IN_SERVE,
+                               [CMD_RUN] = IN_RUN,
+                               [CMD_BATCH] = IN_BATCH,
+                               [CMD_POLICY_CHECK] = IN_CHECK,
+                               [CMD_POLICY_TEST] = IN_TEST,
+                               [CMD_POLICY_WHY] = IN_WHY,
+                               [CMD_POLICY_NEW] = IN_NEW,
+                               [CMD_LUA_PATH] = IN_PATH,
+                               [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
+                               [CMD_REPRODUCE] = IN_REPRODUCE,
+                               [CMD_TUNE] = IN_SIMULATE | IN_TUNE,
+                               [CMD_PLAN] = IN_SIMULATE | IN_PLAN,
+                               [CMD_REGRET] = IN_SIMULATE | IN_REGRET,
+                               [CMD_POLICY_PUSH] = IN_PUSH,
+                               [CMD_POLICY_LIST] = IN_LIST,
+                               [CMD_POLICY_SHOW] = IN_SHOW,
+                               [CMD_POLICY_DIFF] = IN_DIFF,
+                               [CMD_POLICY_ACTIVATE] = IN_ACTIVATE,
+                               [CMD_POLICY_ROLLBACK] = IN_ROLLBACK_OF,
+                               [CMD_POLICY_LOG] = IN_LOG,
+                               [CMD_HELP] = IN_CHECK,
+                               [CMD_VERSION] = IN_CHECK};
+    return bits[c];
+}
+
+const char *opts_command_name(enum opts_command c)
+{
+    static const char *const names[] = {"serve",
+                                        "run",
+                                        "batch",
+                                        "policy check",
+                                        "policy test",
+                                        "policy why",
+                                        "policy new",
+                                        "lua-path",
+                                        "simulate",
+                                        "reproduce",
+                                        "tune",
+                                        "plan",
+                                        "regret",
+                                        "policy push",
+                                        "policy list",
+                                        "policy show",
+                                        "policy diff",
+                                        "policy activate",
+                                        "policy rollback",
+                                        "policy log"};
+    return c < CMD_HELP ? names[c] : "help";
 }

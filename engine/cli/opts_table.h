@@ -40,9 +40,17 @@ enum {
     IN_BATCH = 512,
     IN_PLAN = 1024,
     IN_REGRET = 2048,
-    IN_WHY = 8192,
-    IN_NEW = 16384,
-    IN_ONE = 4096 /* simulate, and no search over simulations */
+    IN_ONE = 4096, /* simulate, and no search over simulations */
+    IN_PUSH = 1 << 13,
+    IN_LIST = 1 << 14,
+    IN_SHOW = 1 << 15,
+    IN_DIFF = 1 << 16,
+    IN_ACTIVATE = 1 << 17,
+    IN_ROLLBACK_OF = 1 << 18,
+    IN_LOG = 1 << 19,
+    IN_REMOTE = IN_PUSH | IN_LIST | IN_SHOW | IN_DIFF | IN_ACTIVATE | IN_ROLLBACK_OF | IN_LOG,
+    IN_WHY = 1 << 20,
+    IN_NEW = 1 << 21
 };
 
 struct opt_row {

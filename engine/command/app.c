@@ -8,6 +8,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/log.h"
+#include "engine/base/mem.h"
 #include "engine/base/places.h"
 #include "engine/base/thread.h"
 #include "engine/cli/machine.h"
@@ -125,7 +126,17 @@ static int read_policy(struct app *a, const struct policy_ref *ref, struct polic
         rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);
     if (!rc)
         rc = lua_policy_load(out, a->policy_name, source.data ? source.data : "", source.len, &boot, params.data, e);
-    buf_free(&source);
+    struct buf whole = {0};
+    if (!rc && out->libs[0]) /* what is kept of it, and what its hash is of, has its libraries in it */
+        rc = lua_policy_text(a->policy_name, source.data, source.len, &boot, &whole, e);
+    buf_free(&a->policy_source);
+    mem_free(a->policy_params);
+    if (whole.len) {
+        buf_free(&source);
+        source = whole;
+    }
+    a->policy_source = source;
+    a->policy_params = params.len ? buf_take(&params) : NULL;
     buf_free(&params);
     return rc;
 }
@@ -146,6 +157,10 @@ static int open_policy(struct app *a, struct err *e)
 {
     TRY(app_start_lua(a, e));
     places_policies(a->opts.policy_dir, a->policy_dir);
+    bool asked = opts_given(&a->opts, "policy");
+    if (!asked && app_boot_last_good(a))
+        return 0;
+    app_say_boot(a, asked ? "--policy says so" : "no last good version is known, so it is the default");
     return app_load_policy(a, a->opts.policy, &a->opts.policy_params, &a->policy, e);
 }
 
@@ -270,6 +285,8 @@ void app_plan_server(struct app *a, struct server_setup *out)
         .policy_name = a->policy_name[0] ? a->policy_name : NULL,
         .policy_path = a->policy_path[0] ? a->policy_path : NULL,
         .policy_libs = a->policy.libs,
+        .policy_source = &a->policy_source,
+        .policy_params = a->policy_params,
     };
 }
 
@@ -339,6 +356,9 @@ void app_close(struct app *a)
     recorded_machine_close(&a->recorded);
     if (a->policy.ops && a->policy.ops->destroy)
         a->policy.ops->destroy(a->policy.ctx);
+    buf_free(&a->policy_source);
+    mem_free(a->policy_params);
+    ledger_close(a->ledger);
     lua_watchdog_stop(a->watchdog);
     chat_free(a->chat);
     buf_free(&a->chat_source);

@@ -16,6 +16,7 @@
 #include "engine/lab/recording/record.h"
 #include "engine/serve/guard.h"
 #include "engine/serve/server.h"
+#include "engine/serve/versions/ledger.h"
 #include "kernels/sim/machine.h"
 #include "lua/host.h"
 #include "models/encode/encoder.h"
@@ -39,6 +40,10 @@ struct app {
     uint64_t comm_sets[MAX_RANKS];
     struct ffn_setup pool;         /* --weights pooled */
     struct policy policy;          /* until the engine takes it */
+    struct buf policy_source;      /* its text; empty: the native one */
+    char *policy_params;           /* that it was given, JSON; NULL: none */
+    char policy_why[200];          /* it is the one, for the record */
+    struct ledger *ledger;         /* serve: versions of policies; NULL: none */
     struct suffix *suffix;         /* NULL: no suffix decoding */
     struct speculator *speculator; /* until the ranks have loaded it; NULL: none */
     struct model *draft_model;     /* NULL: none */
@@ -97,6 +102,14 @@ int app_plan_thinking(struct app *a, struct err *e);
 /* Can requests be probed: does it end, and are there a prefix cache and no recording? */
 bool app_can_probe(const struct app *a);
 
+/* ---- state.c */
+
+/* The folder of --state-dir, before the model, which may take minutes. */
+int app_open_state(struct app *a, struct err *e);
+/* The policy that was good last becomes a's; false: there is none that loads, and the log says why. */
+bool app_boot_last_good(struct app *a);
+void app_say_boot(struct app *a, const char *why); /* another policy than that begins */
+
 /* ---- encoder.c */
 
 /* `serve ENCODER` is `serve --embedding-model ENCODER`, and so is `batch`. Before anything is opened. */
@@ -119,5 +132,6 @@ int command_plan(struct app *a, struct err *e);
 int command_regret(struct app *a, struct err *e);
 int command_reproduce(struct app *a, struct err *e);
 int command_policy_check(struct app *a, struct err *e);
+int command_remote(struct app *a, struct err *e); /* policy push, list, show, diff, activate, rollback, log */
 
 #endif

@@ -75,6 +75,9 @@ static int open_server(struct app *a, struct err *e)
     if (a->engine) {
         const struct limits *l = &engine_node(a->engine)->limits;
         app_plan_server(a, &s);
+        s.ledger = o->dry_run ? NULL : a->ledger;
+        s.policy_why = o->dry_run ? NULL : a->policy_why;
+        s.probation_s = o->policy_probation_s;
         s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
     }
     s.host = doors.host;
@@ -136,6 +139,7 @@ int command_serve(struct app *a, struct err *e)
     buf_free(&given);
     TRY(check_doors(a, e));
     TRY(check_files(&a->opts, e));
+    TRY(app_open_state(a, e));
     TRY(app_settle_encoder(a, e));
     TRY(app_open_encoder(a, e));
     if (app_is_alone(a))

@@ -1,4 +1,4 @@
-#include "engine/serve/admin.h"
+#include "engine/serve/admin_inner.h"
 
 #include <inttypes.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ struct wait {
     struct admin *admin;
     struct http_exchange *x;
     uint64_t tag;
-    char name[POLICY_NAME_MAX + 1];
+    char actor[AUDIT_ACTOR];
     char *given; /* params, for the log; NULL: none */
 };
 
@@ -55,7 +55,7 @@ static void ask(struct admin *a, struct http_exchange *x, enum engine_in kind, s
     w->tag = calls_send(&a->front->calls, kind, payload ? buf_take(payload) : NULL, n, fn, w);
 }
 
-static void refuse(struct http_exchange *x, int status, const char *code, const char *text)
+void admin_refuse(struct http_exchange *x, int status, const char *code, const char *text)
 {
     struct fault f;
     fault_set(&f, status, code, NULL, "%s", text);
@@ -76,14 +76,13 @@ static void pass_on(void *ctx, const struct call_reply *r)
         answer_json(w, r->text, r->n);
         return;
     }
-    refuse(w->x, r->code == E_NOTFOUND ? 409 : 400, err_name(r->code), r->text);
+    admin_refuse(w->x, r->code == E_NOTFOUND ? 409 : 400, err_name(r->code), r->text);
     free_wait(w);
 }
 
 /* ---- policies */
 
-/* "name.lua:12: reason" also in parts. */
-static void refuse_policy(struct http_exchange *x, const char *code, const char *text)
+void admin_refuse_policy(struct http_exchange *x, const char *code, const char *text)
 {
     const char *colon = strstr(text, ".lua:");
     char *end = NULL;
@@ -105,30 +104,7 @@ static void refuse_policy(struct http_exchange *x, const char *code, const char 
     buf_free(&out);
 }
 
-static void load_gone(struct http_exchange *x)
-{
-    struct wait *w = x->user;
-    policies_forget(w->admin->policies, w);
-    free_wait(w);
-}
-
-static void load_done(void *ctx, const struct policy_outcome *o)
-{
-    struct wait *w = ctx;
-    if (o->result == RELOAD_OK) {
-        answer_json(w, o->text, strlen(o->text));
-        return;
-    }
-    refuse_policy(w->x,
-                  o->result == RELOAD_INIT_ERROR   ? "policy_start_failed"
-                  : o->result == RELOAD_UNREADABLE ? "policy_unreadable"
-                                                   : "policy_refused",
-                  o->text);
-    free_wait(w);
-}
-
-/* The policy's name without ".lua". */
-static bool read_name(const char *given, char out[POLICY_NAME_MAX + 1])
+bool admin_read_name(const char *given, char out[POLICY_NAME_MAX + 1])
 {
     size_t n = strlen(given);
     if (n > 4 && strcmp(given + n - 4, ".lua") == 0)
@@ -140,55 +116,15 @@ static bool read_name(const char *given, char out[POLICY_NAME_MAX + 1])
     return policies_name_ok(out);
 }
 
-static bool source_ok(struct admin *a, struct http_exchange *x)
+bool admin_source_ok(struct admin *a, struct http_exchange *x)
 {
     if (!a->policies->lua)
-        refuse(x, 501, "not_implemented", "this server was started without the policy host");
+        admin_refuse(x, 501, "not_implemented", "this server was started without the policy host");
     else if (x->body.len > LUA_SOURCE_BYTES)
-        refuse(x, 413, "too_large", "a policy has at most 256 KiB");
+        admin_refuse(x, 413, "too_large", "a policy has at most 256 KiB");
     else
         return true;
     return false;
-}
-
-static void put_policy(struct admin *a, struct http_exchange *x)
-{
-    char name[POLICY_NAME_MAX + 1];
-    if (!read_name(x->head.path + strlen("/admin/policies/"), name)) {
-        refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
-        return;
-    }
-    if (!source_ok(a, x))
-        return;
-    char from[16] = "";
-    http_query_find(x->head.query, "from", from, sizeof from);
-    bool folder = !strcmp(from, "folder");
-    if (*from && !folder) {
-        refuse(x, 400, "invalid_from", "from may only be folder: the file of that name in the server's policy folder");
-        return;
-    }
-    if (!x->body.len != folder) {
-        refuse(x, 400, "no_source",
-               folder ? "a body and ?from=folder: which of them?"
-                      : "the body is empty: send the policy's text (curl --data-binary @FILE.lua), or ask with "
-                        "?from=folder for the "
-                        "file of that name in the server's policy folder");
-        return;
-    }
-    if (folder && !a->policies->dir) {
-        refuse(x, 400, "no_source", "the server has no policy folder to read from (--policy-dir)");
-        return;
-    }
-    if (folder)
-        log_info("admin", "policy %s: to be read from %s", name, a->policies->dir);
-    else
-        log_info("admin", "policy %s: %zu bytes to load", name, x->body.len);
-    struct wait *w = make_wait(a, x, load_gone);
-    if (policies_load(a->policies, name, &x->body, load_done, w) == 0)
-        return;
-    x->gone = NULL;
-    free_wait(w);
-    front_refuse_busy(x, "too many policies are being loaded");
 }
 
 struct check_job {
@@ -212,7 +148,7 @@ static void check_done(struct text_job *job)
 {
     struct check_job *c = (struct check_job *)job;
     if (c->x && c->rc) {
-        refuse_policy(c->x, "policy_refused", c->err.text);
+        admin_refuse_policy(c->x, "policy_refused", c->err.text);
     } else if (c->x) {
         struct buf out = {0};
         buf_puts(&out, "{\"ok\":true,\"report\":");
@@ -231,14 +167,16 @@ static void check_gone(struct http_exchange *x)
     ((struct check_job *)x->user)->x = NULL;
 }
 
-static void check_policy(struct admin *a, struct http_exchange *x)
+void admin_check(struct admin *a, struct http_exchange *x, const char *fallback)
 {
-    char given[80] = "check", name[POLICY_NAME_MAX + 1];
+    char given[80], name[POLICY_NAME_MAX + 1];
+    snprintf(given, sizeof given, "%s", fallback);
     http_query_find(x->head.query, "name", given, sizeof given);
-    if (!source_ok(a, x))
+    if (!admin_source_ok(a, x))
         return;
-    if (!read_name(given, name)) {
-        refuse(x, 400, "invalid_name", "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
+    if (!admin_read_name(given, name)) {
+        admin_refuse(x, 400, "invalid_name",
+                     "a policy's name has at most 40 letters, digits, dots, dashes and underscores");
         return;
     }
     struct check_job *c = mem_new(sizeof *c);
@@ -261,6 +199,11 @@ static void check_policy(struct admin *a, struct http_exchange *x)
     front_refuse_busy(x, "too many policies are being loaded");
 }
 
+static void check_policy(struct admin *a, struct http_exchange *x)
+{
+    admin_check(a, x, "check");
+}
+
 /* What the log says is what happened: the policy may refuse. */
 static void params_came(void *ctx, const struct call_reply *r)
 {
@@ -269,6 +212,7 @@ static void params_came(void *ctx, const struct call_reply *r)
         log_info("admin", "policy params: %s", w->given);
     else
         log_warn("admin", "policy params refused: %s: %.300s", w->given, r->text);
+    policies_params(w->admin->policies, w->actor, w->given, r->code ? r->text : NULL, r->text);
     pass_on(ctx, r);
 }
 
@@ -280,26 +224,13 @@ static void patch_params(struct admin *a, struct http_exchange *x)
     bool ok = json_type(j) == JSON_OBJECT;
     json_free(j);
     if (!ok) {
-        refuse(x, 400, "invalid_json", e.code ? e.text : "the body must be an object of params");
+        admin_refuse(x, 400, "invalid_json", e.code ? e.text : "the body must be an object of params");
         return;
     }
     char *given = mem_strndup(x->body.data, x->body.len < LOGGED_PARAMS ? x->body.len : LOGGED_PARAMS);
     ask(a, x, IN_PARAMS, &x->body, params_came);
     ((struct wait *)x->user)->given = given;
-}
-
-static void rolled_back(void *ctx, const struct call_reply *r)
-{
-    struct wait *w = ctx;
-    if (r->code == 0)
-        policies_now_live(w->admin->policies, r->text, r->n);
-    pass_on(ctx, r);
-}
-
-static void post_rollback(struct admin *a, struct http_exchange *x)
-{
-    log_info("admin", "policy rollback");
-    ask(a, x, IN_ROLLBACK, NULL, rolled_back);
+    admin_actor(a, x, ((struct wait *)x->user)->actor);
 }
 
 static void policy_came(void *ctx, const struct call_reply *r)
@@ -316,14 +247,6 @@ static void policy_came(void *ctx, const struct call_reply *r)
 static void get_policy(struct admin *a, struct http_exchange *x)
 {
     ask(a, x, IN_STATE, NULL, policy_came);
-}
-
-static void get_policies(struct admin *a, struct http_exchange *x)
-{
-    struct buf out = {0};
-    policies_list(a->policies, &out);
-    front_json(x, &out);
-    buf_free(&out);
 }
 
 /* ---- the rest */
@@ -370,7 +293,7 @@ static void story_came(void *ctx, const struct call_reply *r)
         answer_json(w, r->text, r->n);
         return;
     }
-    refuse(w->x, r->code == E_NOTFOUND ? 404 : 400, err_name(r->code), r->text);
+    admin_refuse(w->x, r->code == E_NOTFOUND ? 404 : 400, err_name(r->code), r->text);
     free_wait(w);
 }
 
@@ -384,7 +307,7 @@ static long read_count(struct http_exchange *x, const char *name, long otherwise
     if (*given >= '0' && *given <= '9' && !*end && n >= 1 && n <= most)
         return n;
     snprintf(text, sizeof text, "%s is a whole number from 1 to %ld", name, most);
-    refuse(x, 400, "invalid_value", text);
+    admin_refuse(x, 400, "invalid_value", text);
     return -1;
 }
 
@@ -444,7 +367,7 @@ static void said_done(struct text_job *job)
     struct said_job *s = (struct said_job *)job;
     if (s->x && s->rc) {
         log_warn("admin", "texts for drafts: %s", s->err.text);
-        refuse(s->x, s->rc == E_NOTFOUND ? 404 : s->rc == E_SYS ? 500 : 400, err_name(s->rc), s->err.text);
+        admin_refuse(s->x, s->rc == E_NOTFOUND ? 404 : s->rc == E_SYS ? 500 : 400, err_name(s->rc), s->err.text);
     } else if (s->x) {
         struct buf out = {0};
         buf_printf(&out, "{\"sequences\":%" PRId64 ",\"tokens\":%" PRId64 "}", s->count.sequences, s->count.tokens);
@@ -463,7 +386,7 @@ static void move_said(struct admin *a, struct http_exchange *x,
                       int (*move)(struct suffix *s, struct suffix_file_count *count, struct err *e))
 {
     if (!a->suffix) {
-        refuse(x, 400, err_name(E_UNSUPPORTED), "nothing is kept for draft tokens: --draft-memory is 0");
+        admin_refuse(x, 400, err_name(E_UNSUPPORTED), "nothing is kept for draft tokens: --draft-memory is 0");
         return;
     }
     struct said_job *s = mem_new(sizeof *s);
@@ -513,11 +436,15 @@ static const struct {
     bool alone; /* also of use where an encoder is served alone */
 } table[] = {
     {HTTP_GET, "/admin/policy", get_policy, false},
-    {HTTP_GET, "/admin/policies", get_policies, false},
-    {HTTP_PUT, "/admin/policies/", put_policy, false},
+    {HTTP_GET, "/admin/policies", admin_get_versions, false},
+    {HTTP_GET, "/admin/policies/", admin_get_source, false},
+    {HTTP_PUT, "/admin/policies/", admin_put_source, false},
+    {HTTP_POST, "/admin/policies/", admin_post_version, false},
+    {HTTP_DELETE, "/admin/policies/", admin_delete_version, false},
+    {HTTP_GET, "/admin/audit", admin_get_audit, false},
     {HTTP_POST, "/admin/policy/check", check_policy, false},
     {HTTP_PATCH, "/admin/policy/params", patch_params, false},
-    {HTTP_POST, "/admin/policy/rollback", post_rollback, false},
+    {HTTP_POST, "/admin/policy/rollback", admin_post_rollback, false},
     {HTTP_GET, "/admin/state", get_state, true},
     {HTTP_GET, "/admin/decisions", get_decisions, false},
     {HTTP_GET, "/admin/requests", get_requests, false},
@@ -549,20 +476,21 @@ bool admin_admit(struct admin *a, struct http_exchange *x)
 {
     x->max_body = ADMIN_BODY;
     if (!hosts_know(&a->hosts, http_head_find(&x->head, "host"))) {
-        refuse(x, 403, "unknown_host", "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
+        admin_refuse(x, 403, "unknown_host",
+                     "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
         return false;
     }
     if (x->head.method == HTTP_GET && room_has(x->head.path))
         return true;
     if (!own_page(x)) {
-        refuse(x, 403, "forbidden", "admin routes are not for pages of other sites");
+        admin_refuse(x, 403, "forbidden", "admin routes are not for pages of other sites");
         return false;
     }
     if (auth_find(&a->auth, http_head_find(&x->head, "authorization")))
         return true;
     log_warn("admin", "%s %s without a valid key", http_method_name(x->head.method), x->head.path);
     http_add_header(x, "WWW-Authenticate", "Bearer");
-    refuse(x, 401, "invalid_api_key", "the admin key is needed: Authorization: Bearer KEY");
+    admin_refuse(x, 401, "invalid_api_key", "the admin key is needed: Authorization: Bearer KEY");
     return false;
 }
 
@@ -587,6 +515,6 @@ void admin_handle(struct admin *a, struct http_exchange *x)
             return;
         }
     }
-    refuse(x, path ? 405 : 404, path ? "method_not_allowed" : "not_found",
-           path ? "another method is needed here" : "there is no such admin route");
+    admin_refuse(x, path ? 405 : 404, path ? "method_not_allowed" : "not_found",
+                 path ? "another method is needed here" : "there is no such admin route");
 }

@@ -4,12 +4,20 @@
  * changes something is logged. Front thread only. Invariant: no admin route is on the public listener.
  *
  * - GET /admin/policy: the live policy, the one before, generations, params, strikes
- * - PUT /admin/policies/NAME: body: Lua source; empty: the file NAME.lua of the policy directory. A broken one is
- *   400 with file, line and reason, and the old one goes on
- * - GET /admin/policies: the directory and the versions seen
+ * - GET /admin/policies: the directory and the versions: name, sha256, when, from whom, state (live, previous,
+ *   last-good, quarantined, refused)
+ * - GET /admin/policies/NAME: the source of the newest version, as text; ?sha=SHA of another. SHA: 8 or more digits
+ * - PUT /admin/policies/NAME: body: Lua source, or ?from=folder: the file NAME.lua of the policy directory. It goes
+ *   live; with ?activate=0 it is only tried and kept. A broken one is 400 with file, line and reason, and the old one
+ *   goes on; one in quarantine is 409, unless ?force=1; one that cannot be recorded is 507
+ * - POST /admin/policies/NAME/check: body: Lua source: loaded and tried, neither kept nor made live
+ * - POST /admin/policies/NAME/activate: the newest version of that name goes live; ?sha=SHA another; ?force=1
+ * - POST /admin/policies/NAME/rollback: the version of that name that was live last; ?to=SHA another; ?force=1
+ * - DELETE /admin/policies/NAME?sha=SHA: forgotten; 409 where it is live, previous or last-good
  * - POST /admin/policy/check: body: Lua source (?name=NAME): loaded and tried, not made live
  * - PATCH /admin/policy/params: body: an object of values
- * - POST /admin/policy/rollback: the previous good policy becomes live
+ * - POST /admin/policy/rollback: the policy before the live one becomes live; ?to=SHA any earlier version; ?force=1
+ * - GET /admin/audit: the newest lines of the record, as they stand in it; ?from=SEQ from there on; ?n=N at most
  * - GET /admin/state: requests, queues, KV, the front's books
  * - GET /admin/decisions?from=STEP&n=N: what was decided, on what facts; without from the last n
  * - GET /admin/requests/ID: where the time of a request went; GET /admin/requests?slowest=N: of the slowest

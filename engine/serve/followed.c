@@ -50,6 +50,13 @@ void followed_set_libs(struct followed *f, const char *libs)
     }
 }
 
+void followed_seen(struct followed *f)
+{
+    for (int i = 0; i < f->n; i++)
+        if (look(f, &f->files[i], &f->files[i].seen))
+            f->files[i].last = f->files[i].seen;
+}
+
 bool followed_changed(struct followed *f)
 {
     bool stable = true, changed = false;

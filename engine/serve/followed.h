@@ -25,6 +25,8 @@ struct followed {
 bool followed_begin(struct followed *f, const char *path);
 /* libs: as in struct policy. Those that are new are taken as they are now. */
 void followed_set_libs(struct followed *f, const char *libs);
+/* What there is now is known. */
+void followed_seen(struct followed *f);
 /* A look. True: something has changed since the last time that this was true, and stays. */
 bool followed_changed(struct followed *f);
 

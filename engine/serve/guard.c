@@ -42,13 +42,16 @@ static void drain(struct guard *g, int64_t now)
     g->stop_ns = now + g->timeout_ns;
 }
 
-/* How many signals have come since it was last asked. */
+/* How many signals to end have come since it was last asked. */
 static int read_signals(struct guard *g)
 {
     struct signalfd_siginfo info;
     int n = 0;
     while (read(g->signals, &info, sizeof info) == (ssize_t)sizeof info)
-        n++;
+        if (info.ssi_signo == SIGHUP)
+            say(g, GUARD_RELOAD);
+        else
+            n++;
     return n;
 }
 
@@ -124,6 +127,7 @@ int guard_start(struct guard **out, int timeout_s, struct err *e)
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
     sigprocmask(SIG_BLOCK, &set, NULL);
     g->signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
     g->words = queue_create(sizeof(enum guard_word), 0, true);

@@ -11,178 +11,18 @@
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/serve/front/auth.h"
 
 enum { WATCH_MS = 40 };
-static const char *const result_names[] = {"ok", "validate", "init_error", "unreadable"};
-
-struct policy_job {
-    struct text_job job; /* first */
-    struct policies *policies;
-    const struct lua_opts *lua;
-    char name[POLICY_NAME_MAX + 1];
-    struct buf source;
-    char sha256[65];
-    bool from_file;
-    char path[POLICY_PATH]; /* "": the source came with the request */
-    const char *dir;        /* which the file may not lead out of; NULL: the operator named it */
-    const char *folder;     /* where libraries lie of a source that came with the request; NULL: none */
-    struct policy *made;    /* heap; NULL: err says why */
-    struct err err;
-    enum reload_result result;
-    policy_fn fn;
-    void *ctx;
-    struct policy_job *next; /* of all under way */
-    struct policy_job **link;
-};
 
 bool policies_name_ok(const char *name)
 {
-    return auth_name_ok(name) && strlen(name) <= POLICY_NAME_MAX;
+    return version_name_ok(name);
 }
 
 bool policies_path(const struct policies *p, const char *name, char out[POLICY_PATH])
 {
     int n = p->dir ? snprintf(out, POLICY_PATH, "%s/%s.lua", p->dir, name) : -1;
     return n > 0 && n < POLICY_PATH;
-}
-
-/* ---- loading */
-
-static void run(struct text_job *job)
-{
-    struct policy_job *j = (struct policy_job *)job;
-    struct err e = {0};
-    j->err = (struct err){0};
-    if (j->path[0] && file_read_within(&j->source, j->dir, j->path, LUA_SOURCE_BYTES, &e)) {
-        j->result = RELOAD_UNREADABLE;
-        err_set(&j->err, e.code, "%s.lua:1: cannot be read: %s", j->name, e.text);
-        return;
-    }
-    struct sha256 sha = hash_sha256(j->source.data ? j->source.data : "", j->source.len);
-    struct lua_opts o = *j->lua;
-    char folder[POLICY_PATH];
-    o.folder = j->folder;
-    if (j->path[0]) {
-        file_folder(j->path, folder, sizeof folder);
-        o.folder = folder;
-    }
-    hash_hex(&sha, j->sha256);
-    j->result = RELOAD_REFUSED;
-    j->made = mem_new(sizeof *j->made);
-    if (lua_policy_load(j->made, j->name, j->source.data ? j->source.data : "", j->source.len, &o, NULL, &j->err)) {
-        mem_free(j->made);
-        j->made = NULL;
-        return;
-    }
-    memcpy(j->sha256, j->made->sha256, sizeof j->sha256); /* with its libraries */
-}
-
-static void remember(struct policies *p, const struct policy_job *j, const char *text)
-{
-    struct policy_version *v = &p->versions[p->n_versions++ % POLICY_VERSIONS];
-    *v = (struct policy_version){.from_file = j->from_file, .result = j->result, .at_s = clock_wall_seconds()};
-    snprintf(v->name, sizeof v->name, "%s", j->name);
-    snprintf(v->text, sizeof v->text, "%s", j->result == RELOAD_OK ? "" : text);
-    memcpy(v->sha256, j->sha256, sizeof v->sha256);
-    p->front->counts.reloads[j->result]++;
-    if (j->result == RELOAD_OK)
-        p->front->counts.last_reload_s = v->at_s;
-    else
-        log_warn("policy", "refused: %s", text);
-    bool engine_knows = j->result == RELOAD_OK || j->result == RELOAD_INIT_ERROR;
-    if (!engine_knows && !p->front->stopped) {
-        struct engine_message m = {.kind = IN_POLICY_REFUSED, .payload = mem_strdup(text)};
-        queue_post(p->front->inbox, &m);
-    }
-}
-
-static void finish(struct policy_job *j, const char *text)
-{
-    struct policies *p = j->policies;
-    remember(p, j, text);
-    if (j->from_file)
-        p->loading = false;
-    if (j->fn)
-        j->fn(j->ctx, &(struct policy_outcome){j->result, text});
-    *j->link = j->next;
-    if (j->next)
-        j->next->link = j->link;
-    buf_free(&j->source);
-    mem_free(j);
-}
-
-static void engine_answered(void *ctx, const struct call_reply *r)
-{
-    struct policy_job *j = ctx;
-    char text[400];
-    j->result = r->code ? RELOAD_INIT_ERROR : RELOAD_OK;
-    if (r->code == 0) {
-        policies_now_live(j->policies, r->text, r->n);
-        finish(j, r->text);
-        return;
-    }
-    /* Reasons of the script itself begin with its file and line; those of the engine get the file. */
-    bool placed = strstr(r->text, ".lua:") != NULL;
-    snprintf(text, sizeof text, "%s%s%.300s", placed ? "" : j->name, placed ? "" : ".lua:1: ", r->text);
-    finish(j, text);
-}
-
-static void done(struct text_job *job)
-{
-    struct policy_job *j = (struct policy_job *)job;
-    struct front *f = j->policies->front;
-    if (j->made && f->stopped) {
-        j->made->ops->destroy(j->made->ctx);
-        mem_free(j->made);
-        j->made = NULL;
-        err_set(&j->err, E_GONE, "%s.lua:1: the server is stopping", j->name);
-    }
-    if (!j->made)
-        finish(j, j->err.text);
-    else
-        calls_send(&f->calls, IN_POLICY, j->made, 0, engine_answered, j);
-}
-
-static int post(struct policies *p, struct policy_job *j)
-{
-    j->job = (struct text_job){.run = run, .done = done, .bytes = j->source.len};
-    j->policies = p;
-    j->lua = p->lua;
-    j->folder = p->dir;
-    j->result = RELOAD_REFUSED;
-    err_set(&j->err, E_GONE, "%s.lua:1: the server is stopping", j->name);
-    if (text_post(p->front->text, TEXT_POLICY, &j->job)) {
-        buf_free(&j->source);
-        mem_free(j);
-        return E_FULL;
-    }
-    j->next = p->jobs;
-    j->link = &p->jobs;
-    if (j->next)
-        j->next->link = &j->next;
-    p->jobs = j;
-    return 0;
-}
-
-int policies_load(struct policies *p, const char *name, struct buf *source, policy_fn fn, void *ctx)
-{
-    struct policy_job *j = mem_new(sizeof *j);
-    j->fn = fn;
-    j->ctx = ctx;
-    snprintf(j->name, sizeof j->name, "%s", name);
-    if (source->len == 0 && policies_path(p, name, j->path))
-        j->dir = p->dir;
-    j->source = *source;
-    *source = (struct buf){0};
-    return post(p, j);
-}
-
-void policies_forget(struct policies *p, void *ctx)
-{
-    for (struct policy_job *j = p->jobs; j; j = j->next)
-        if (j->ctx == ctx)
-            j->fn = NULL;
 }
 
 /* ---- the live policy's file */
@@ -200,64 +40,272 @@ static void watch(struct policies *p, const char *name, const char *path, const 
     log_info("policy", "edits of %s go live", path);
 }
 
-void policies_now_live(struct policies *p, const char *state, size_t n)
+static void watch_file_of(struct policies *p, const char *name, const char *libs)
 {
-    struct json *j = json_parse(state, n, NULL, NULL);
-    const char *name = json_text(json_find(json_find(j, "active"), "name"));
-    const char *libs = json_text(json_find(json_find(j, "active"), "libs"));
     char path[POLICY_PATH];
     /* the file given at the start stays the one to watch for its policy, wherever it lies */
-    if (p->tick && name && policies_name_ok(name) && !(p->watched.n && strcmp(name, p->watched_name) == 0)) {
+    if (p->watches && policies_name_ok(name) && !(p->watched.n && strcmp(name, p->watched_name) == 0)) {
         if (policies_path(p, name, path))
             watch(p, name, path, p->dir);
         else
             p->watched = (struct followed){0};
     }
     followed_set_libs(&p->watched, libs ? libs : "");
+}
+
+static void look_at_files(struct policies *p)
+{
+    if (!p->loading && followed_changed(&p->watched))
+        p->loading = policies_order_file(p, "file") == 0;
+}
+
+bool policies_reload(struct policies *p, const char *actor)
+{
+    if (!p->watched.n || p->loading)
+        return false;
+    followed_seen(&p->watched);
+    p->loading = policies_order_file(p, actor) == 0;
+    return p->loading;
+}
+
+/* ---- what is live */
+
+/* The params whose value is not their default, as an object; NULL: none. */
+static char *set_params(const struct json *declared)
+{
+    struct buf out = {0};
+    for (const struct json *d = json_first(declared); d; d = json_next(d)) {
+        struct buf value = {0}, fallback = {0};
+        json_write(&value, json_find(d, "value"), NULL);
+        json_write(&fallback, json_find(d, "default"), NULL);
+        if (json_find(d, "value") && (value.len != fallback.len || memcmp(value.data, fallback.data, value.len))) {
+            buf_putc(&out, out.len ? ',' : '{');
+            buf_put_json(&out, json_key(d), strlen(json_key(d)));
+            buf_putc(&out, ':');
+            buf_put(&out, value.data, value.len);
+        }
+        buf_free(&value);
+        buf_free(&fallback);
+    }
+    if (!out.len)
+        return NULL;
+    buf_putc(&out, '}');
+    return buf_take(&out);
+}
+
+static void keep_params(struct policies *p, char *params)
+{
+    struct book *b = p->ledger->book;
+    struct version *v = book_find(b, b->live_name, b->live);
+    mem_free(p->params);
+    p->params = params;
+    if (!v)
+        return;
+    mem_free(v->params);
+    v->params = params ? mem_strdup(params) : NULL;
+}
+
+/* judged: the engine watches how requests fare under it, and says so when it keeps it. */
+static void begin_probation(struct policies *p, bool judged)
+{
+    p->live_ns = clock_now(p->front->clock);
+    p->judged = judged;
+    p->proof[0] = 0;
+    p->settled = false;
+}
+
+static const char *text_of(const struct json *j, const char *key)
+{
+    const char *text = json_text(json_find(j, key));
+    return text ? text : "";
+}
+
+void policies_now_live(struct policies *p, const char *state, size_t n)
+{
+    struct json *j = json_parse(state, n, NULL, NULL);
+    const struct json *active = json_find(j, "active"), *previous = json_find(j, "previous");
+    if (json_text(json_find(active, "name"))) {
+        book_live(p->ledger->book, text_of(active, "name"), text_of(active, "sha256"), text_of(previous, "sha256"));
+        keep_params(p, set_params(json_find(active, "params")));
+        watch_file_of(p, text_of(active, "name"), text_of(active, "libs"));
+        begin_probation(p, strcmp(text_of(json_find(j, "probation"), "state"), "on") == 0);
+    }
     json_free(j);
 }
+
+/* Whether the live version has shown by now that a next start may begin with it. */
+static bool has_proven(const struct policies *p)
+{
+    return !p->judged && clock_now(p->front->clock) - p->live_ns >= p->probation_ns;
+}
+
+/* What could not be written is tried again after another probation. */
+static void good_noted(void *ctx, int rc)
+{
+    if (rc)
+        begin_probation(ctx, false);
+}
+
+static void note_good(struct policies *p, const struct audit_entry *a)
+{
+    struct good g = {.params = p->params};
+    snprintf(g.name, sizeof g.name, "%s", p->ledger->book->live_name);
+    snprintf(g.sha256, sizeof g.sha256, "%s", p->ledger->book->live);
+    ledger_note(p->ledger, a, &(struct ledger_extra){.good = &g, .later = true, .fn = good_noted, .ctx = p});
+}
+
+/* The live version, if it may be the last good one; NULL: it may not. */
+static const struct version *candidate(struct policies *p)
+{
+    struct book *b = p->ledger->book;
+    const struct version *v = book_find(b, b->live_name, b->live);
+    return v && v->source && !book_quarantined(b, v->sha256) ? v : NULL;
+}
+
+static void settle(struct policies *p)
+{
+    struct book *b = p->ledger->book;
+    const struct version *v = candidate(p);
+    p->settled = true;
+    if (!v)
+        return;
+    struct audit_entry a = ledger_entry("engine", "commit", v->name, v->sha256);
+    snprintf(a.from, sizeof a.from, "%s", b->good);
+    if (p->proof[0])
+        snprintf(a.reason, sizeof a.reason, "%s", p->proof);
+    else
+        snprintf(a.reason, sizeof a.reason, "live for %.0f s", (double)p->probation_ns * 1e-9);
+    log_info("policy", "%s (%.12s) is the last good one", v->name, v->sha256);
+    note_good(p, &a);
+}
+
+void policies_params(struct policies *p, const char *actor, const char *given, const char *why, const char *state)
+{
+    struct book *b = p->ledger->book;
+    struct audit_entry a = ledger_entry(actor, "params", b->live_name, b->live);
+    snprintf(a.result, sizeof a.result, "%s", why ? "refused" : "ok");
+    snprintf(a.reason, sizeof a.reason, "%.200s%s%.180s", given, why ? ": " : "", why ? why : "");
+    struct json *j = why ? NULL : json_parse(state, strlen(state), NULL, NULL);
+    if (json_find(j, "active"))
+        keep_params(p, set_params(json_find(json_find(j, "active"), "params")));
+    json_free(j);
+    if (!why && p->settled && candidate(p)) /* what is good now is so with these */
+        note_good(p, &a);
+    else
+        ledger_note(p->ledger, &a, NULL);
+}
+
+void policies_event(struct policies *p, const char *text, size_t n)
+{
+    struct json *j = json_parse(text, n, NULL, NULL);
+    const struct json *from = json_find(j, "from"), *to = json_find(j, "to");
+    bool rests = json_true(json_find(j, "rests")), again = strcmp(text_of(j, "event"), "retry") == 0;
+    if (strcmp(text_of(j, "event"), "commit") == 0) { /* it is live as before, and settle() makes it the last good one */
+        snprintf(p->proof, sizeof p->proof, "%s", text_of(j, "reason"));
+        p->judged = false;
+        json_free(j);
+        return;
+    }
+    struct audit_entry a = ledger_entry("engine", text_of(j, "event"), text_of(again ? to : from, "name"), "");
+    snprintf(a.from, sizeof a.from, "%s", text_of(from, "sha256"));
+    snprintf(a.to, sizeof a.to, "%s", text_of(to, "sha256"));
+    snprintf(a.reason, sizeof a.reason, "%s", text_of(j, "reason"));
+    if (!again)
+        snprintf(a.result, sizeof a.result, "%s", rests ? "rests" : "quarantined");
+    ledger_note(p->ledger, &a, NULL);
+    book_live(p->ledger->book, text_of(to, "name"), text_of(to, "sha256"), again ? text_of(from, "sha256") : "");
+    keep_params(p, set_params(json_find(to, "params")));
+    watch_file_of(p, text_of(to, "name"), text_of(to, "libs"));
+    begin_probation(p, json_true(json_find(j, "probation")));
+    json_free(j);
+}
+
+/* ---- the beginning and the end */
 
 static void on_tick(void *ctx)
 {
     struct policies *p = ctx;
-    if (p->loading || !followed_changed(&p->watched))
-        return;
-    struct policy_job *j = mem_new(sizeof *j);
-    j->from_file = true;
-    snprintf(j->name, sizeof j->name, "%s", p->watched_name);
-    snprintf(j->path, sizeof j->path, "%s", p->watched.path);
-    j->dir = p->watched_dir;
-    p->loading = post(p, j) == 0;
+    look_at_files(p);
+    ledger_tick(p->ledger);
+    if (!p->settled && has_proven(p))
+        settle(p);
+}
+
+/* What the server begins with. A start goes on where it cannot be recorded. */
+static void note_boot(struct policies *p, const struct policies_setup *s)
+{
+    char hex[65] = "native";
+    const char *name = s->name ? s->name : "native";
+    bool known = s->source && s->source->len;
+    if (known) {
+        struct sha256 sum = hash_sha256(s->source->data, s->source->len);
+        hash_hex(&sum, hex);
+    }
+    if (known && !book_find(p->ledger->book, name, hex)) {
+        struct audit_entry a = ledger_entry("boot", "load", name, hex);
+        ledger_note(p->ledger, &a, &(struct ledger_extra){.source = s->source});
+    }
+    const char *in = book_quarantined(p->ledger->book, hex);
+    if (in)
+        log_warn("policy", "%s (%.12s) begins although it is in quarantine, since --policy names it: %s", name, hex,
+                 in);
+    struct audit_entry a = ledger_entry("boot", "boot", name, hex);
+    snprintf(a.reason, sizeof a.reason, "%s", s->why);
+    ledger_note(p->ledger, &a, NULL);
+    keep_params(p, s->params ? mem_strdup(s->params) : NULL);
 }
 
 int policies_init(struct policies *p, const struct policies_setup *s, struct err *e)
 {
-    *p = (struct policies){.front = s->front, .lua = s->lua, .dir = s->dir};
+    *p = (struct policies){.front = s->front, .lua = s->lua, .dir = s->dir, .ledger = s->ledger};
+    list_init(&p->orders);
     if (s->name && !policies_name_ok(s->name))
         return err_set(e, E_INPUT,
                        "policy names have at most %d letters, digits, dots, dashes and underscores, not '%.60s'",
                        POLICY_NAME_MAX, s->name);
-    if (s->no_watch || !s->lua)
+    if (!p->ledger)
+        TRY(ledger_open(&p->own_ledger, NULL, e));
+    p->ledger = p->ledger ? p->ledger : p->own_ledger;
+    p->ledger->text = s->front->text;
+    p->ledger->n_failed = &s->front->counts.record_failures;
+    p->probation_ns = (int64_t)(s->probation_s * 1e9);
+    begin_probation(p, false);
+    if (!s->lua)
         return 0;
     p->tick = loop_every(s->loop, WATCH_MS, on_tick, p);
     if (!p->tick)
         return err_set(e, E_SYS, "no timer for the policy's file");
-    if (s->name && s->path)
+    p->watches = !s->no_watch;
+    if (p->watches && s->name && s->path)
         watch(p, s->name, s->path, NULL);
+    else if (p->watches && s->name)
+        watch_file_of(p, s->name, s->libs);
     followed_set_libs(&p->watched, s->libs ? s->libs : "");
+    if (s->why)
+        note_boot(p, s);
     return 0;
+}
+
+void policies_lane_ends(struct policies *p)
+{
+    if (p->ledger)
+        ledger_lane_ends(p->ledger);
 }
 
 void policies_free(struct policies *p)
 {
     loop_event_free(p->tick);
     p->tick = NULL;
-    while (p->jobs) { /* handed to an engine that ended without an answer: the policy was its own */
-        struct policy_job *j = p->jobs;
-        p->jobs = j->next;
-        buf_free(&j->source);
-        mem_free(j);
-    }
+    if (!p->ledger)
+        return;
+    p->ledger->text = NULL;
+    ledger_tick(p->ledger);
+    policies_end_orders(p);
+    p->ledger->n_failed = NULL;
+    ledger_close(p->own_ledger);
+    mem_free(p->params);
+    p->params = NULL;
+    p->ledger = p->own_ledger = NULL;
 }
 
 /* ---- the list */
@@ -294,29 +342,25 @@ static void put_files(const struct policies *p, struct buf *json)
     }
 }
 
+static void put_path(struct buf *json, const char *name, const char *path)
+{
+    buf_printf(json, "\"%s\":", name);
+    if (path && *path)
+        buf_put_json(json, path, strlen(path));
+    else
+        buf_puts(json, "null");
+    buf_putc(json, ',');
+}
+
 void policies_list(const struct policies *p, struct buf *json)
 {
-    buf_puts(json, "{\"directory\":");
-    if (p->dir)
-        buf_put_json(json, p->dir, strlen(p->dir));
-    else
-        buf_puts(json, "null");
-    buf_puts(json, ",\"watched\":");
-    if (p->watched.n)
-        buf_put_json(json, p->watched.path, strlen(p->watched.path));
-    else
-        buf_puts(json, "null");
-    buf_puts(json, ",\"files\":[");
+    buf_putc(json, '{');
+    put_path(json, "directory", p->dir);
+    put_path(json, "state_dir", store_dir(p->ledger->store));
+    put_path(json, "watched", p->watched.path);
+    buf_puts(json, "\"files\":[");
     put_files(p, json);
-    buf_puts(json, "],\"versions\":[");
-    uint64_t from = p->n_versions > POLICY_VERSIONS ? p->n_versions - POLICY_VERSIONS : 0;
-    for (uint64_t i = from; i < p->n_versions; i++) {
-        const struct policy_version *v = &p->versions[i % POLICY_VERSIONS];
-        buf_printf(json, "%s{\"name\":\"%s\",\"sha256\":\"%s\",\"at\":%lld,\"from\":\"%s\",\"result\":\"%s\",\"text\":",
-                   i > from ? "," : "", v->name, v->sha256, (long long)v->at_s, v->from_file ? "file" : "request",
-                   result_names[v->result]);
-        buf_put_json(json, v->text, strlen(v->text));
-        buf_putc(json, '}');
-    }
-    buf_puts(json, "]}");
+    buf_puts(json, "],\"versions\":");
+    book_put(p->ledger->book, json);
+    buf_putc(json, '}');
 }

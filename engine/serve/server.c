@@ -73,7 +73,7 @@ static void take_event(struct server *s, struct engine_event *ev)
     else if (ev->kind == EV_DRAINED)
         s->engine_drained = true;
     else if (ev->kind == EV_POLICY)
-        log_debug("policy", "the engine says: %s", (const char *)ev->payload); /* nobody keeps versions yet */
+        policies_event(&s->policies, ev->payload, ev->n);
     else if (ev->kind == EV_EMBED)
         embed_api_route(&s->embed, embed_rule_unpack(ev->tag));
     else if (ev->kind == EV_DOWN) {
@@ -161,6 +161,14 @@ static void stop_now(struct server *s)
     loop_stop(s->loop);
 }
 
+static void reload(struct server *s)
+{
+    if (policies_reload(&s->policies, "signal"))
+        log_info("server", "SIGHUP: %s is read again", s->policies.watched.path);
+    else
+        log_warn("server", "SIGHUP: no file of the live policy is followed, so nothing is read");
+}
+
 static void on_guard(void *ctx)
 {
     struct server *s = ctx;
@@ -168,6 +176,8 @@ static void on_guard(void *ctx)
     while ((word = guard_take(s->setup.guard)) != GUARD_NOTHING && !s->stopped_hard) {
         if (word == GUARD_STOP)
             stop_now(s);
+        else if (word == GUARD_RELOAD)
+            reload(s);
         else
             server_drain(s);
     }
@@ -431,8 +441,19 @@ static int start_parts(struct server *s, struct err *e)
     struct text_limits l = {u->max_text_jobs ? u->max_text_jobs : 512, text_s, text_s / 10};
     TRY(text_create(&s->front.text, &l, e));
     TRY(embed_api_init(&s->embed, &s->front, &u->embed, e));
-    struct policies_setup p = {&s->front,      s->loop,        u->lua,         u->policy_dir,
-                               u->policy_name, u->policy_path, u->policy_libs, u->no_watch};
+    struct policies_setup p = {.front = &s->front,
+                               .loop = s->loop,
+                               .lua = u->lua,
+                               .dir = u->policy_dir,
+                               .name = u->policy_name,
+                               .path = u->policy_path,
+                               .libs = u->policy_libs,
+                               .no_watch = u->no_watch,
+                               .ledger = u->ledger,
+                               .source = u->policy_source,
+                               .params = u->policy_params,
+                               .why = u->policy_why,
+                               .probation_s = u->probation_s};
     TRY(policies_init(&s->policies, &p, e));
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
     s->on_tick = loop_every(s->loop, 250, on_tick, s);
@@ -486,6 +507,7 @@ void server_destroy(struct server *s)
     s->front.stopped = true;
     jobs_stop(s->routes.jobs.jobs);
     embed_api_stop(&s->embed, "the server is stopping");
+    policies_lane_ends(&s->policies);
     text_destroy(s->front.text); /* what it brings back is answered, not submitted */
     s->front.text = NULL;
     struct engine_event ev;

@@ -94,7 +94,7 @@ static void a_good_policy_goes_live(void **state)
     assert_int_equal(reloads("ok"), before + 3);
     j = admin("GET", "/admin/policies", "", 200);
     assert_int_equal(json_count(json_find(j, "files")), 2);
-    assert_int_equal(json_count(json_find(j, "versions")), 3);
+    assert_int_equal(json_count(json_find(j, "versions")), 2); /* mine was sent twice */
     json_free(j);
 }
 

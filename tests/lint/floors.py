@@ -17,7 +17,7 @@ ORDER = [
     {"exec"},
     {"core"},
     {"lua"},
-    {"serve", "lab", "cli"},
+    {"serve", "lab", "cli", "remote"},
     {"main"},
 ]  # siblings do not know each other
 MACHINES = ("kernels/cpu/", "kernels/cuda/", "kernels/sim/")
@@ -30,7 +30,7 @@ DOORS = {
 HOMES = {  # header pattern: pattern of the files that may include it
     r"(cjson/)?cJSON\.h": r"engine/base/json\.c",
     r"pthread\.h": r"(engine/base/(monitor|queue|thread)|kernels/cpu/pool)\.c",
-    r"event2/.*|event\.h": r"engine/serve/http/\w+\.[ch]",
+    r"event2/.*|event\.h": r"engine/(serve/http|remote)/\w+\.[ch]",
     r"(lua|lauxlib|lualib|luajit|luaconf)\.h(pp)?": r"lua/.*",
     r"openssl/.*": r"engine/base/hash\.c",
     r"pcre2\.h": r"models/.*",
@@ -55,6 +55,7 @@ def floor(path):
         ("engine/serve/", "serve"),
         ("engine/lab/", "lab"),
         ("engine/cli/", "cli"),
+        ("engine/remote/", "remote"),
         ("engine/", "core"),
         ("lua/module/", "main"),
         ("lua/", "lua"),

@@ -138,7 +138,7 @@ static void harm_goes_back_by_itself(void **state)
         assert_true(rig_metric(&t, "policy_probations_total{result=\"rolled_back\"}") == 1);
         assert_true(rig_metric(&t, "policy_swaps_total{kind=\"rollback\"}") == 1);
         assert_int_equal(t.n_told, 2); /* the good one was kept */
-        assert_non_null(strstr(t.told, "\"outcome\":\"rolled_back\",\"reason\":\""));
+        assert_non_null(strstr(t.told, "\"event\":\"rollback\""));
         assert_non_null(strstr(t.told, reason));
         const struct world *w = engine_world(t.engine); /* nothing that it has set going is left */
         assert_int_equal(w->n_held, 0);
@@ -305,7 +305,7 @@ static void whatever_comes_ends_it_first(void **state)
     assert_string_equal(live_policy(&t), "one");
     ends_as(&t, "withdrawn", "strikes");
     is_on(&t, "off");
-    assert_non_null(strstr(t.told, "\"outcome\":\"withdrawn\""));
+    assert_non_null(strstr(t.told, "\"event\":\"withdraw\""));
     assert_int_equal(t.n_told, 2);
     make_live(&t, "two", good);
     rig_settle(&t);
@@ -314,7 +314,7 @@ static void whatever_comes_ends_it_first(void **state)
     rig_run(&t);
     is_on(&t, "off");
     ends_as(&t, "committed", "not enough traffic to judge");
-    assert_non_null(strstr(t.told, "\"outcome\":\"committed\""));
+    assert_non_null(strstr(t.told, "\"event\":\"commit\""));
     static const char *const results[] = {"committed", "rolled_back", "withdrawn", "recalled", "replaced"};
     static const int counts_of[] = {1, 0, 1, 1, 1};
     for (int i = 0; i < 5; i++) {

@@ -273,7 +273,7 @@ static void wrong_words_name_the_nearest(void **state)
     refuses("frobnicate", E_INPUT, "there is no command 'frobnicate'");
     refuses("serve m --kv-cache-dtype f61", E_INPUT, "did you mean f16?");
     refuses("serve m --temperature 1", E_INPUT, "--temperature belongs to moonshift run");
-    refuses("policy push f", E_INPUT, "moonshift policy check FILE");
+    refuses("policy psuh f", E_INPUT, "did you mean push?");
     refuses("", E_INPUT, "moonshift serve MODEL");
 }
 

@@ -89,6 +89,8 @@ static void put_reloads(const struct counts *c, struct buf *out)
                   "# TYPE policy_reload_total counter\n");
     for (int i = 0; i < RELOAD_RESULTS; i++)
         buf_printf(out, "policy_reload_total{result=\"%s\"} %" PRIu64 "\n", names[i], c->reloads[i]);
+    put_one(out, "policy_record_failures_total", "counter", "Writes of --state-dir that failed.",
+            (double)c->record_failures);
     put_one(out, "policy_last_reload_timestamp", "gauge", "Unix time of the last load that went live; 0: none.",
             (double)c->last_reload_s);
 }

@@ -23,6 +23,7 @@ struct counts {
     struct route_counts routes[COUNTS_ROUTES];
     int n_routes;
     uint64_t reloads[RELOAD_RESULTS];
+    uint64_t record_failures;      /* writes of the record of policies that failed */
     int64_t last_reload_s;         /* Unix; of the last that went live */
     uint64_t n_gone;               /* clients that left before their answer was whole */
     uint64_t n_submitted, n_ended; /* engine requests: handed in, endings seen */
