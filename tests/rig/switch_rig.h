@@ -9,7 +9,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/base/rng.h"
@@ -269,19 +268,10 @@ static inline void compare(const struct run *is, const struct run *should, const
     }
 }
 
-/* Sanitized: tests/data/slim_NAME.json for layout_NAME.json, where there is one: as many layers and heads, and matrices
- * a quarter as large. What ranks do to each other is the same, and arithmetic is what takes a sanitizer long. */
 static inline struct model *open_model(const char *config, enum dtype type)
 {
     struct model *m;
     struct err e = {0};
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    static const char wide[] = "tests/data/layout_";
-    char slim[128];
-    assert_memory_equal(config, wide, sizeof wide - 1);
-    snprintf(slim, sizeof slim, "tests/data/slim_%s", config + sizeof wide - 1);
-    config = access(slim, R_OK) ? config : slim;
-#endif
     if (model_open_dummy(&m, config, type, 3, &e))
         fail_msg("%s", e.text);
     return m;
