@@ -31,7 +31,7 @@ struct live_rest {
 enum live_change_kind { CHANGE_NONE, CHANGE_WITHDRAWN, CHANGE_SENT_BACK, CHANGE_KEPT, CHANGE_RETRIED };
 struct live_change {
     enum live_change_kind kind;
-    bool rests;                         /* withdrawn for slowness alone: it is tried again, or could be */
+    bool rests;                        /* withdrawn for slowness alone: it is tried again, or could be */
     char name[NAME_BYTES], sha256[65]; /* of the policy that was live */
     char why[PROBATION_REASON_BYTES];
 };
@@ -45,8 +45,8 @@ struct live {
     struct live_rest rest;
     struct live_change change; /* the last one; whoever tells it takes it away */
     struct node_facts node;
-    const struct witness *witness;                      /* NULL: none; set by the engine */
-    struct probation probation; /* of the active policy. Its guards are set by the engine once it has begun */
+    const struct witness *witness; /* NULL: none; set by the engine */
+    struct probation probation;    /* of the active policy. Its guards are set by the engine once it has begun */
     bool quiet;
     uint64_t next_generation;
     uint64_t calls[HOOK_COUNT], verdicts[HOOK_COUNT][VERDICT_COUNT];

@@ -536,25 +536,10 @@ int opts_where(enum opts_command c)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",
-                                        "run",
-                                        "batch",
-                                        "policy check",
-                                        "policy test",
-                                        "policy why",
-                                        "policy new",
-                                        "lua-path",
-                                        "simulate",
-                                        "reproduce",
-                                        "tune",
-                                        "plan",
-                                        "regret",
-                                        "policy push",
-                                        "policy list",
-                                        "policy show",
-                                        "policy diff",
-                                        "policy activate",
-                                        "policy rollback",
-                                        "policy log"};
+    static const char *const names[] = {
+        "serve",       "run",         "batch",           "policy check",    "policy test",
+        "policy why",  "policy new",  "lua-path",        "simulate",        "reproduce",
+        "tune",        "plan",        "regret",          "policy push",     "policy list",
+        "policy show", "policy diff", "policy activate", "policy rollback", "policy log"};
     return c < CMD_HELP ? names[c] : "help";
 }

@@ -200,7 +200,8 @@ void policies_event(struct policies *p, const char *text, size_t n)
     struct json *j = json_parse(text, n, NULL, NULL);
     const struct json *from = json_find(j, "from"), *to = json_find(j, "to");
     bool rests = json_true(json_find(j, "rests")), again = strcmp(text_of(j, "event"), "retry") == 0;
-    if (strcmp(text_of(j, "event"), "commit") == 0) { /* it is live as before, and settle() makes it the last good one */
+    if (strcmp(text_of(j, "event"), "commit") ==
+        0) { /* it is live as before, and settle() makes it the last good one */
         snprintf(p->proof, sizeof p->proof, "%s", text_of(j, "reason"));
         p->judged = false;
         json_free(j);

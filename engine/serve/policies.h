@@ -1,10 +1,10 @@
 /* Policies that go live while the server runs. An order (a source that was sent or lies in the folder, a version by its
  * hash, a rollback, a removal) waits its turn, is loaded and tried on the policy lane, recorded, handed to the engine,
  * and becomes the live one at a step boundary, or is refused and the old one goes on. One order at a time: who asks
- * later sees what came before. Follows the files of the live policy (its own and its libraries'): an edit (stable for two looks) takes the same way.
- * A version that stays live for the time of its probation is the last good one, with which the next start begins. What
- * came and how it went is in the ledger. Front thread, except the jobs' run. Invariants: a policy is loaded from a
- * complete file; a source in quarantine does not go live unless it is forced. */
+ * later sees what came before. Follows the files of the live policy (its own and its libraries'): an edit (stable for
+ * two looks) takes the same way. A version that stays live for the time of its probation is the last good one, with
+ * which the next start begins. What came and how it went is in the ledger. Front thread, except the jobs' run.
+ * Invariants: a policy is loaded from a complete file; a source in quarantine does not go live unless it is forced. */
 #ifndef SERVE_POLICIES_H
 #define SERVE_POLICIES_H
 
@@ -68,9 +68,9 @@ struct policies {
     char *params;    /* of the live one, those that were set: a JSON object; NULL: none */
     int64_t live_ns; /* since when it is live */
     int64_t probation_ns;
-    bool judged;             /* the engine has it on probation, and has not said yet that it keeps it */
+    bool judged;              /* the engine has it on probation, and has not said yet that it keeps it */
     char proof[AUDIT_REASON]; /* why it did; "": it has not */
-    bool settled;            /* the live one is the last good one, or cannot be */
+    bool settled;             /* the live one is the last good one, or cannot be */
 };
 
 struct policies_setup {

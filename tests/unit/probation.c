@@ -265,7 +265,10 @@ static void chance_is_no_reason(void **state)
 {
     (void)state;
     const char *many = getenv("MOONSHIFT_NULLS");
-    int tries = many ? atoi(many) : getenv("MOONSHIFT_SLOW") ? 100 : 500, alarms = 0, kept = 0, undecided = 0, early = 0;
+    int tries = many                       ? atoi(many)
+                : getenv("MOONSHIFT_SLOW") ? 100
+                                           : 500,
+        alarms = 0, kept = 0, undecided = 0, early = 0;
     struct rng rng = {11};
     for (int i = 0; i < tries; i++) {
         struct scene c = any_null(&rng, 1000 + (uint64_t)i);
