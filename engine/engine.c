@@ -271,19 +271,10 @@ static void reply(struct engine *engine, uint64_t tag, int code, char *text, siz
 }
 
 /* Answers with the policy's state, or with why it did not work. */
-static void tell_change(struct engine *engine)
-{
-    struct buf out = {0};
-    if (!live_take_change(&engine->live, &out))
-        return;
-    size_t n = out.len;
-    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
-}
-
 static void reply_policy(struct engine *engine, uint64_t tag, int rc, const struct err *e)
 {
     struct buf out = {0};
-    tell_change(engine); /* first: it came first */
+    engine_tell_change(engine); /* first: it came first */
     if (rc)
         buf_puts(&out, e->text);
     else
@@ -559,9 +550,9 @@ bool engine_turn(struct engine *engine)
     did |= engine_catch_up(engine);
     if (live_settle(&engine->live, &engine->world, now) || live_retry(&engine->live, &engine->world, now))
         did = engine->changed = true;
-    tell_change(engine);
+    engine_tell_change(engine);
     did |= live_watch(&engine->live, &engine->world, now, &engine->changed);
-    tell_change(engine);
+    engine_tell_change(engine);
     did |= engine_switch(engine);
     did |= engine_post_reshards(engine);
     did |= engine_post_replicas(engine);

@@ -73,7 +73,8 @@ struct engine {
 /* outbox.c */
 void engine_emit(struct engine *engine, const struct engine_event *ev);
 void engine_tell_down(struct engine *engine, const char *why); /* no request can be served any more */
-void engine_look_at_outbox(struct engine *engine);             /* before the tokens of a step are told */
+void engine_tell_change(struct engine *engine);    /* what it has decided about the live policy, if anything */
+void engine_look_at_outbox(struct engine *engine); /* before the tokens of a step are told */
 void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
                        const struct token_logprobs *lp);         /* its newest; lp: copied; NULL: none */
 void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */

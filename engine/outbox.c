@@ -102,3 +102,12 @@ bool engine_event_token(const struct engine_event *ev, int i, struct engine_even
     out->payload = run->logprobs ? &run->logprobs[i] : NULL;
     return true;
 }
+
+void engine_tell_change(struct engine *engine)
+{
+    struct buf out = {0};
+    if (!live_take_change(&engine->live, &out))
+        return;
+    size_t n = out.len;
+    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
+}

@@ -192,20 +192,30 @@ struct sha256 libs_sha256(const struct libs *l, const char *source, size_t n)
     return sum;
 }
 
-/* A line "lib NAME N": its length, 0: it is none. */
-static size_t read_head(const char *at, const char *end, char name[NAME_BYTES], size_t *n)
+/* Digits up to the end of a line, no more than a source may have bytes. NULL: they are none; else what follows. */
+static const char *read_size(const char *at, const char *end, size_t *n)
 {
-    char line[NAME_BYTES + 40], rest;
-    struct err e = {0};
-    const char *stop = memchr(at, '\n', (size_t)(end - at));
-    if (!stop || (size_t)(stop - at) >= sizeof line)
-        return 0;
-    snprintf(line, sizeof line, "%.*s", (int)(stop - at), at);
+    const char *first = at;
+    for (*n = 0; at < end && *at >= '0' && *at <= '9' && at - first < 7; at++)
+        *n = 10 * *n + (size_t)(*at - '0');
+    return at > first && at < end && *at == '\n' && *n <= LUA_SOURCE_BYTES ? at + 1 : NULL;
+}
+
+/* A line "lib NAME N". NULL: it is none; else what follows. */
+static const char *read_head(const char *at, const char *end, char name[NAME_BYTES], size_t *n)
+{
     char word[NAME_BYTES];
-    if (sscanf(line, "lib %63s %zu%c", word, n, &rest) != 2 || *n > LUA_SOURCE_BYTES || script_name(name, word, &e) ||
-        strcmp(name, word) != 0)
-        return 0;
-    return (size_t)(stop - at) + 1;
+    struct err e = {0};
+    if (end - at < 4 || memcmp(at, "lib ", 4) != 0)
+        return NULL;
+    at += 4;
+    const char *space = memchr(at, ' ', (size_t)(end - at));
+    if (!space || space - at >= NAME_BYTES)
+        return NULL;
+    snprintf(word, sizeof word, "%.*s", (int)(space - at), at);
+    if (script_name(name, word, &e) || strcmp(name, word) != 0)
+        return NULL;
+    return read_size(space + 1, end, n);
 }
 
 /* The heads of the libraries: their names, and where the policy begins. NULL: the lengths do not add up. */
@@ -217,13 +227,12 @@ static const char *read_heads(struct libs *l, const char *at, const char *end, s
             return NULL;
         struct lib *lib = &l->items[l->n];
         *lib = (struct lib){0};
-        size_t head = read_head(at, end, lib->name, &sizes[l->n]);
-        for (int i = 0; head && i < l->n; i++)
-            head = strcmp(l->items[i].name, lib->name) ? head : 0;
-        if (!head)
+        at = read_head(at, end, lib->name, &sizes[l->n]);
+        for (int i = 0; at && i < l->n; i++)
+            at = strcmp(l->items[i].name, lib->name) ? at : NULL;
+        if (!at)
             return NULL;
         sum += sizes[l->n];
-        at += head;
     }
     return l->n && sum <= LUA_SOURCE_BYTES ? at : NULL;
 }
@@ -231,15 +240,14 @@ static const char *read_heads(struct libs *l, const char *at, const char *end, s
 int libs_take_apart(struct libs *l, const char *name, const char **source, size_t *n, struct err *e)
 {
     static const char begins[] = "policy ";
-    const char *end = *source + *n, *line = memchr(*source, '\n', *n < 40 ? *n : 40);
-    char head[48], rest;
+    const char *end = *source + *n, *at;
     size_t own, sizes[POLICY_LIBS];
-    if (!line || (size_t)(line - *source) < sizeof begins || memcmp(*source, begins, sizeof begins - 1) != 0)
+    if (*n < sizeof begins || memcmp(*source, begins, sizeof begins - 1) != 0)
         return 0;
-    snprintf(head, sizeof head, "%.*s", (int)(line - *source), *source);
-    if (sscanf(head, "policy %zu%c", &own, &rest) != 1)
+    at = read_size(*source + sizeof begins - 1, end, &own);
+    if (!at)
         return 0;
-    const char *at = own <= LUA_SOURCE_BYTES ? read_heads(l, line + 1, end, own, sizes) : NULL;
+    at = read_heads(l, at, end, own, sizes);
     if (!at) {
         l->n = 0;
         return err_set(e, E_INPUT, "%s:1: the text begins as that of a policy with its libraries, and is not whole",

@@ -294,14 +294,14 @@ static const char way[] = "local way = {}\nfunction way.serve(view, act)\n  for 
                           "    local b = act.batch(g)\n    b:decodes()\n    b:prefill(view.waiting)\n"
                           "    if b.tokens > 0 then act.forward(g, b) end\n  end\nend\nreturn way\n";
 
-static void check_last(const char *name, const char *from, const char *sha256)
+static void check_last(const char *name, const char *actor, const char *sha256)
 {
     struct json *j = admin("GET", "/admin/policies", "", 200);
     const struct json *versions = json_find(j, "versions"), *v = NULL;
     for (const struct json *k = json_first(versions); k; k = json_next(k))
         v = k;
     assert_string_equal(json_text(json_find(v, "name")), name);
-    assert_string_equal(json_text(json_find(v, "from")), from);
+    assert_string_equal(json_text(json_find(v, "actor")), actor);
     assert_string_not_equal(json_text(json_find(v, "sha256")), sha256);
     json_free(j);
 }
@@ -341,6 +341,12 @@ static void a_library_is_part_of_the_policy(void **state)
     unlink(lib);
     j = admin("PUT", "/admin/policies/other", with_lib, 400);
     assert_non_null(strstr(json_text(json_find(json_find(j, "error"), "message")), "there is no lib/way.lua in "));
+    json_free(j);
+    char again[160]; /* what is kept has its libraries in it, as they were */
+    snprintf(again, sizeof again, "/admin/policies/other/activate?sha=%s", sha256);
+    j = admin("POST", again, "", 200);
+    assert_string_equal(json_text(json_find(json_find(j, "active"), "sha256")), sha256);
+    assert_string_equal(json_text(json_find(json_find(j, "active"), "libs")), "way");
     json_free(j);
     snprintf(lib, sizeof lib, "%s/lib/unused.lua", dir);
     unlink(lib);

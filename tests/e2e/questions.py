@@ -18,6 +18,7 @@ import cases
 
 PAGE = "docs/questions.md"
 TRACES = "tests/data/questions"
+ENV = {k: v for k, v in os.environ.items() if not k.startswith("MOONSHIFT_")}
 BINARY = os.path.join(os.path.abspath(os.environ.get("MOONSHIFT_BUILD", "build")), "moonshift")
 MACHINE = "--hardware h200x8 --model llama-3.1-8b --ranks 1"
 WAIT_S = 300
@@ -264,7 +265,7 @@ def run_all(row):
     with tempfile.TemporaryDirectory() as folder:
         out, log = os.path.join(folder, "out.json"), os.path.join(folder, "log.csv")
         words = [BINARY, *shlex.split(row.command())[1:], "--json", out, "--request-log", log]
-        r = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S)
+        r = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, env=ENV)
         assert r.returncode == 0, (row.command(), r.stderr)
         with open(out, encoding="utf-8") as f:
             runs = json.load(f)["runs"]
