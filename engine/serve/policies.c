@@ -303,6 +303,7 @@ void policies_free(struct policies *p)
     ledger_tick(p->ledger);
     policies_end_orders(p);
     p->ledger->n_failed = NULL;
+    p->ledger->heard = NULL;
     ledger_close(p->own_ledger);
     mem_free(p->params);
     p->params = NULL;

@@ -117,6 +117,17 @@ static void on_embed(void *ctx)
     check_drained(s);
 }
 
+/* What has become of a policy, for those who watch. */
+static void tell_watchers(void *ctx, const struct audit_entry *a)
+{
+    struct buf json = {0};
+    buf_putc(&json, '{');
+    audit_show(a, &json);
+    buf_putc(&json, '}');
+    events_tell(ctx, "policy", json.data, json.len);
+    buf_free(&json);
+}
+
 /* ---- the end */
 
 static void check_drained(struct server *s)
@@ -455,6 +466,8 @@ static int start_parts(struct server *s, struct err *e)
                                .why = u->policy_why,
                                .probation_s = u->probation_s};
     TRY(policies_init(&s->policies, &p, e));
+    s->policies.ledger->heard = tell_watchers;
+    s->policies.ledger->heard_ctx = &s->watching;
     s->on_text = loop_fd(s->loop, text_fd(s->front.text), LOOP_READ, on_text, s);
     s->on_tick = loop_every(s->loop, 250, on_tick, s);
     s->on_guard = u->guard ? loop_fd(s->loop, guard_fd(u->guard), LOOP_READ, on_guard, s) : NULL;

@@ -58,8 +58,14 @@ def steps_tokens_and_switches_are_all_told():
         assert {tuple(g["ranks"]) for g in it["groups"]} == {(0,), (1,)}
         r, text = s.ask("PUT", "/admin/policies/t", open("policies/fcfs.lua").read())
         assert r.status == 200, text
-        while it["policy"]["active"]["name"] != "t":
-            it = next(said)[1]["it"]
+        told = []
+        while it["policy"]["active"]["name"] != "t" or not [x for x in told if x["event"] == "activate"]:
+            event, data = next(said)
+            it = data["it"] if event == "pulse" else it
+            told += [data["it"]] if event == "policy" else []
+        told = {x["event"]: x for x in told}
+        assert told["load"]["policy"] == "t" and told["load"]["actor"] == "key" and told["load"]["result"] == "ok", told
+        assert told["activate"]["to"] == told["load"]["to"] == it["policy"]["active"]["sha256"], told
         w.close()
 
 

@@ -16,6 +16,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 sys.path.insert(0, "tests/rig")
 os.environ.setdefault("MOONSHIFT_BUILD", "build")
@@ -147,6 +148,11 @@ def it_goes_live_and_back(p):
     p["live"].click()
     p.until("mine is live", lambda: p["p-name"].text == "mine")
     p.until("it is in the log", lambda: "mine is live" in p["log"].text)
+    Select(p["files"]).select_by_value("mine")
+    p.write("")
+    p["open"].click()
+    p.until("its source", lambda: p["source"].get_attribute("value") == open("policies/fcfs.lua").read())
+    p.until("it passes", p["live"].is_enabled)
     p["back"].click()
     p.until("the one before", lambda: p["p-name"].text == "shift")
 

@@ -7,7 +7,8 @@
  *
  * The data of each is one line, {"missed": N, "it": ...}:
  * - pulse: the JSON of IN_PULSE (engine_pulse_json)
- * - policy: what became of a policy that was sent, read or ordered, as in the versions of GET /admin/policies
+ * - policy: what became of a policy that was sent, read or ordered, as a line of GET /admin/audit without its number
+ * and hash
  * - bye: the server ends */
 #ifndef SERVE_ROOM_EVENTS_H
 #define SERVE_ROOM_EVENTS_H

@@ -364,7 +364,8 @@ async function order(method, path, body, done) {
 async function listFiles() {
   const r = await answer("GET", "/admin/policies");
   const now = $("files").value;
-  $("files").replaceChildren(...(r.it?.files ?? []).map(f => node("option", {value: f}, f)));
+  const kept = (r.it?.versions ?? []).map(v => v.name);
+  $("files").replaceChildren(...[...new Set(kept)].sort().map(f => node("option", {value: f}, f)));
   if (now) $("files").value = now;
 }
 
@@ -420,7 +421,8 @@ function take(event, data) {
   const {missed, it} = JSON.parse(data);
   if (missed) note(`${missed} events passed this page by: it was too slow`);
   if (event === "pulse") takePulse(it);
-  else if (event === "policy") note(`policy ${it.name}: ${it.result}${it.text ? `, ${it.text}` : ""}`, it.result === "ok" ? "" : "bad");
+  else if (event === "policy") note(`${it.event} ${it.policy} ${it.to.slice(0, 12)}, by ${it.actor}: ${it.result}${it.reason ? `, ${it.reason}` : ""}`,
+    it.result === "ok" ? "" : "bad");
   else if (event === "bye") note("the server ends");
   if (!due) {
     due = true;

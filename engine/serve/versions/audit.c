@@ -59,17 +59,23 @@ static const struct field fields[] = {FIELD(actor), FIELD(event),  FIELD(policy)
                                       FIELD(to),    FIELD(result), FIELD(reason)};
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
-void audit_put(struct audit_chain *c, const struct audit_entry *a, struct buf *out)
+void audit_show(const struct audit_entry *a, struct buf *json)
 {
     char at[TIME_BYTES];
-    size_t begin = out->len;
     put_time(a->at_s, at);
-    buf_printf(out, "{\"seq\":%" PRIu64 ",\"time\":\"%s\"", c->seq + 1, at);
+    buf_printf(json, "\"time\":\"%s\"", at);
     for (int i = 0; i < N_FIELDS; i++) {
         const char *text = (const char *)a + fields[i].at;
-        buf_printf(out, ",\"%s\":", fields[i].name);
-        buf_put_json(out, text, strlen(text));
+        buf_printf(json, ",\"%s\":", fields[i].name);
+        buf_put_json(json, text, strlen(text));
     }
+}
+
+void audit_put(struct audit_chain *c, const struct audit_entry *a, struct buf *out)
+{
+    size_t begin = out->len;
+    buf_printf(out, "{\"seq\":%" PRIu64 ",", c->seq + 1);
+    audit_show(a, out);
     buf_printf(out, ",\"prev\":\"%s\"}", c->prev);
     advance(c, out->data + begin, out->len - begin);
     buf_putc(out, '\n');

@@ -32,6 +32,7 @@ struct audit_chain {
     char prev[65]; /* its SHA-256 */
 };
 void audit_begin(struct audit_chain *c);
+void audit_show(const struct audit_entry *a, struct buf *json);                      /* its members, without braces */
 void audit_put(struct audit_chain *c, const struct audit_entry *a, struct buf *out); /* appends a line; c goes on */
 
 typedef void (*audit_fn)(void *ctx, uint64_t seq, const struct audit_entry *a);

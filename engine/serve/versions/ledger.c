@@ -7,7 +7,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 
-enum { SOURCE_BYTES = 256 << 10 };
+enum { SOURCE_BYTES = (256 << 10) + 1024 }; /* of a policy with its libraries, and the lines that part them */
 
 struct write {
     struct text_job job; /* first */
@@ -62,6 +62,14 @@ int ledger_open(struct ledger **out, const char *dir, struct err *e)
     return rc;
 }
 
+/* It has happened. */
+static void hear(struct ledger *l, const struct audit_entry *a)
+{
+    book_take(l->book, a);
+    if (l->heard)
+        l->heard(l->heard_ctx, a);
+}
+
 /* ---- writing */
 
 static void write_run(struct text_job *job)
@@ -89,7 +97,7 @@ static void write_done(struct text_job *job)
         if (w->ledger->n_failed)
             ++*w->ledger->n_failed;
     } else if (w->later) {
-        book_take(w->ledger->book, &w->entry);
+        hear(w->ledger, &w->entry);
     }
     if (w->fn)
         w->fn(w->ctx, w->rc);
@@ -170,7 +178,7 @@ static void make_room(struct ledger *l)
 
 static void take(struct ledger *l, const struct audit_entry *a, const struct buf *source)
 {
-    book_take(l->book, a);
+    hear(l, a);
     if (source && source->len)
         book_keep(l->book, a->to, source->data, source->len);
 }

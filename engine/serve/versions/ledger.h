@@ -18,6 +18,8 @@ struct ledger {
     struct text *text;   /* set by whoever serves; NULL: no lane, writes are made at once */
     struct list waiting; /* writes that found the lane full, in order */
     uint64_t *n_failed;  /* counts writes that failed; NULL: nobody asks */
+    void (*heard)(void *ctx, const struct audit_entry *a); /* of what the book has taken; NULL: nobody asks */
+    void *heard_ctx;
 };
 
 typedef void (*ledger_fn)(void *ctx, int rc);
