@@ -193,7 +193,8 @@ static int check_regret(const struct opts *o, struct err *e)
 /* The verbs of policy that speak to a server: what they cannot do without. */
 static int check_remote(const struct opts *o, struct err *e)
 {
-    if (o->file || o->command == CMD_POLICY_LIST || o->command == CMD_POLICY_ROLLBACK || o->command == CMD_POLICY_LOG)
+    if (o->file || o->command == CMD_POLICY_LIST || o->command == CMD_POLICY_ROLLBACK || o->command == CMD_POLICY_LOG ||
+        o->command == CMD_POLICY_WHY)
         return 0;
     return err_set(e, E_INPUT, "which %s? moonshift %s --help tells more",
                    o->command == CMD_POLICY_PUSH ? "file" : "policy", opts_command_name(o->command));
@@ -210,11 +211,6 @@ int opts_cross_check(struct opts *o, struct err *e)
                    ? 0
                    : err_set(e, E_INPUT,
                              "which file? moonshift policy test FILE|FOLDER (policies/TESTING.md says what it runs)");
-    if (o->command == CMD_POLICY_WHY)
-        return o->why_file
-                   ? 0
-                   : err_set(e, E_INPUT,
-                             "where is it? --file FILE (or - for stdin), of what GET /admin/requests/ID answers");
     if (o->command == CMD_POLICY_NEW)
         return o->file ? 0 : err_set(e, E_INPUT, "what shall it be called? moonshift policy new NAME");
     if (o->command == CMD_LUA_PATH)

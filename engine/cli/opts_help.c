@@ -94,7 +94,7 @@ static const char overview[] =
     "  moonshift reproduce [flags]            published numbers beside simulated ones\n"
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
-    "  moonshift policy why --file FILE       where the time of a request went, and why it waited\n"
+    "  moonshift policy why ID                where the time of a request went, and why it waited\n"
     "  moonshift policy new NAME              write a policy to begin with\n"
     "  moonshift policy push FILE             send a policy to a running server; also: list, show, diff, activate,\n"
     "                                         rollback, log\n"
@@ -203,14 +203,21 @@ static const char test_head[] =
     "what was run has passed, but specs could not be run: busted or what it needs is missing (the output says what\n"
     "to install).\n";
 
+#define REMOTE_STATUS                                                                                                  \
+    "\nExit status 0: done; 1: the server refused, or what was verified is wrong; 2: the command line or a file is\n"  \
+    "wrong; 3: the server does not answer. docs/policy-life.md tells more.\n"
+
 static const char why_head[] =
-    "moonshift policy why [ID] --file TIMELINE.json\n"
+    "moonshift policy why [ID] [--server URL | --file TIMELINE.json]\n"
     "\n"
-    "Prints where the time of a request went and why it waited, from what a server answers on /admin/requests: the\n"
-    "parts of its time to first token with a bar for each, then each span in its order.\n"
+    "Where the time of a request went, and why it waited: the parts of its time to first token with a bar for each, "
+    "then\n"
+    "each span in its order. ID is the answer's id, or the X-Request-Id; without one, the slowest that a running "
+    "server\n"
+    "knows of. --file reads what /admin/requests has answered before (- is stdin).\n"
     "\n"
-    "  curl -s http://127.0.0.1:8001/admin/requests/cmpl-order-66 | moonshift policy why --file -\n"
-    "  curl -s 'http://127.0.0.1:8001/admin/requests?slowest=3' | moonshift policy why --file -\n";
+    "  moonshift policy why cmpl-order-66\n"
+    "  curl -s 'http://127.0.0.1:8001/admin/requests?slowest=3' | moonshift policy why --file -\n" REMOTE_STATUS;
 
 static const char new_head[] =
     "moonshift policy new NAME [--from NAME|FILE]\n"
@@ -220,10 +227,6 @@ static const char new_head[] =
     "\n"
     "  moonshift policy new mine\n"
     "  moonshift policy new policies/mine.lua --from prefix\n";
-
-#define REMOTE_STATUS                                                                                                  \
-    "\nExit status 0: done; 1: the server refused, or what was verified is wrong; 2: the command line or a file is\n"  \
-    "wrong; 3: the server does not answer. docs/policy-life.md tells more.\n"
 
 static const char push_head[] =
     "moonshift policy push FILE [--name NAME] [--no-activate] [--server URL]\n"

@@ -12,7 +12,7 @@
 int why_render(const struct json *reply, const char *id, struct buf *out, struct err *e);
 
 struct opts;
-/* `moonshift policy why`: from --file. */
+/* `moonshift policy why --file`. */
 int why_command(const struct opts *o, struct err *e);
 
 #endif

@@ -1,5 +1,5 @@
-/* The commands about policies of a running server: push, list, show, diff, activate, rollback, log. What the server
- * refuses is exit status 1, a server that does not answer 3. */
+/* The commands about policies of a running server: push, list, show, diff, activate, rollback, log, why. What the
+ * server refuses is exit status 1, a server that does not answer 3. */
 #include <errno.h>
 #include <inttypes.h>
 #include <spawn.h>
@@ -13,12 +13,13 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/cli/why.h"
 #include "engine/command/app.h"
 #include "engine/remote/client.h"
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
-enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000 };
+enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000, SLOWEST = 5 };
 
 struct session {
     struct app *app;
@@ -355,6 +356,35 @@ static int show_log(struct session *s, struct err *e)
     return rc;
 }
 
+/* ---- why */
+
+static int why(struct session *s, struct err *e)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-";
+    const struct opts *o = &s->app->opts;
+    struct buf out = {0};
+    if (o->why_id && (!*o->why_id || strspn(o->why_id, plain) != strlen(o->why_id)))
+        return err_set(e, E_INPUT, "the id of a request has letters, digits, '.', '_', ':' and '-', not '%.60s'",
+                       o->why_id);
+    if (o->why_id)
+        buf_printf(&s->path, "/admin/requests/%s", o->why_id);
+    else
+        buf_printf(&s->path, "/admin/requests?slowest=%d", SLOWEST);
+    if (!ask(s, REMOTE_GET, NULL))
+        return 0;
+    if (o->as_json) {
+        print_answer(s);
+        return 0;
+    }
+    struct json *j = json_parse(s->answer.body.data, s->answer.body.len, NULL, e);
+    int rc = j ? why_render(j, NULL, &out, e) : E_INPUT;
+    if (!rc)
+        fwrite(out.data, 1, out.len, stdout);
+    json_free(j);
+    buf_free(&out);
+    return rc;
+}
+
 /* ---- which of them */
 
 static int obey(struct session *s, struct err *e)
@@ -372,6 +402,8 @@ static int obey(struct session *s, struct err *e)
         return activate(s, e);
     case CMD_POLICY_ROLLBACK:
         return roll_back(s, e);
+    case CMD_POLICY_WHY:
+        return why(s, e);
     default:
         return show_log(s, e);
     }

@@ -213,7 +213,13 @@ def printed(server):
     assert "no request in it" in why(["cmpl-x", "--file", "-"], json.dumps(reply), 1)
     assert "not what" in why(["--file", "-"], "{}", 1)
     assert "line 1" in why(["--file", "-"], "{", 1)
-    assert "where is it?" in why([], "", 2)
+    asked = ["--server", server.admin]
+    assert why([story["id"], *asked], "") == text
+    assert json.loads(why([story["id"], *asked, "--json"], "")) == reply
+    assert len(re.findall(r"first token after", why(asked, ""))) == 5  # the slowest
+    assert "no request is known" in why(["cmpl-x", *asked], "", 1)
+    assert "letters, digits" in why(["a/../b", *asked], "", 2)
+    assert "no answer" in why(["--server", "http://127.0.0.1:9"], "", 3)
 
 
 def closed_doors():
