@@ -210,11 +210,9 @@ static const char test_head[] =
 static const char why_head[] =
     "moonshift policy why [ID] [--server URL | --file TIMELINE.json]\n"
     "\n"
-    "Where the time of a request went, and why it waited: the parts of its time to first token with a bar for each, "
-    "then\n"
-    "each span in its order. ID is the answer's id, or the X-Request-Id; without one, the slowest that a running "
-    "server\n"
-    "knows of. --file reads what /admin/requests has answered before (- is stdin).\n"
+    "Where the time of a request went, and why it waited: the parts of its time to first token with a bar for\n"
+    "each, then each span in its order. ID is the answer's id, or the X-Request-Id; without one, the slowest that\n"
+    "a running server knows of. --file reads what /admin/requests has answered before (- is stdin).\n"
     "\n"
     "  moonshift policy why cmpl-order-66\n"
     "  curl -s 'http://127.0.0.1:8001/admin/requests?slowest=3' | moonshift policy why --file -\n" REMOTE_STATUS;

@@ -1,5 +1,5 @@
-/* The commands about policies of a running server: push, list, show, diff, activate, rollback, log, why. What the
- * server refuses is exit status 1, a server that does not answer 3. */
+/* The commands about a running server: its policies (push, list, show, diff, activate, rollback, log) and its requests
+ * (why). What the server refuses is exit status 1, a server that does not answer 3. */
 #include <errno.h>
 #include <inttypes.h>
 #include <spawn.h>
