@@ -291,13 +291,14 @@ static void put_event(struct buf *out, const struct switch_event *e, int64_t now
                (double)e->worst_stall_ns * 1e-6, e->n_open);
 }
 
-/* Newest first. */
-static void put_switches(struct buf *out, const struct world *w, int64_t now)
+/* Those after the switch `seen`, newest first. */
+static void put_switches(struct buf *out, const struct world *w, uint64_t seen, int64_t now)
 {
     const struct partition *p = &w->partition;
     const char *comma = "";
-    buf_printf(out, ",\"n_switches\":%" PRIu64 ",\"switches\":[", p->n_switches);
-    for (uint64_t s = p->next_serial - 1; s > 0 && s + SWITCH_EVENTS >= p->next_serial; s--) {
+    buf_printf(out, ",\"n_switches\":%" PRIu64 ",\"newest_switch\":%" PRIu64 ",\"switches\":[", p->n_switches,
+               p->next_serial - 1);
+    for (uint64_t s = p->next_serial - 1; s > seen && s + SWITCH_EVENTS >= p->next_serial; s--) {
         const struct switch_event *e = partition_event(p, s);
         if (!e)
             continue;
@@ -349,7 +350,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
     }
     buf_putc(&out, ']');
     put_pending(&out, w, now);
-    put_switches(&out, w, now);
+    put_switches(&out, w, 0, now);
     buf_puts(&out, ",\"policy\":");
     live_state(&engine->live, now, &out);
     buf_putc(&out, '}');
@@ -405,22 +406,6 @@ static void put_steps(struct buf *out, const struct pulse *p, int64_t now)
     buf_putc(out, ']');
 }
 
-static void put_new_switches(struct buf *out, const struct world *w, uint64_t seen, int64_t now)
-{
-    const struct partition *p = &w->partition;
-    const char *comma = "";
-    buf_printf(out, ",\"newest_switch\":%" PRIu64 ",\"switches\":[", p->next_serial - 1);
-    for (uint64_t s = p->next_serial - 1; s > seen && s + SWITCH_EVENTS >= p->next_serial; s--) {
-        const struct switch_event *e = partition_event(p, s);
-        if (!e)
-            continue;
-        buf_puts(out, comma);
-        put_event(out, e, now);
-        comma = ",";
-    }
-    buf_putc(out, ']');
-}
-
 char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
 {
     const struct world *w = &engine->world;
@@ -453,7 +438,7 @@ char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
     }
     buf_putc(&out, ']');
     put_steps(&out, &engine->pulse, now);
-    put_new_switches(&out, w, seen, now);
+    put_switches(&out, w, seen, now);
     buf_puts(&out, ",\"policy\":");
     live_state(&engine->live, now, &out);
     buf_putc(&out, '}');

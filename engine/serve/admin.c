@@ -467,9 +467,15 @@ static bool own_page(const struct http_exchange *x)
 {
     const char *origin = http_head_find(&x->head, "origin"), *site = http_head_find(&x->head, "sec-fetch-site");
     const char *host = http_head_find(&x->head, "host"), *scheme = origin ? strstr(origin, "://") : NULL;
-    if (site && strcmp(site, "same-origin") && strcmp(site, "none"))
+    if (site && strcmp(site, "same-origin") != 0 && strcmp(site, "none") != 0)
         return false;
     return !origin || (host && scheme && strcmp(scheme + 3, host) == 0);
+}
+
+/* A file of the control room, which tells nothing and needs no key. */
+static bool is_page(const struct http_exchange *x)
+{
+    return (x->head.method == HTTP_GET || x->head.method == HTTP_HEAD) && room_has(x->head.path);
 }
 
 bool admin_admit(struct admin *a, struct http_exchange *x)
@@ -480,7 +486,7 @@ bool admin_admit(struct admin *a, struct http_exchange *x)
                      "admin routes answer to no such host name; --admin-allowed-hosts NAME adds one");
         return false;
     }
-    if (x->head.method == HTTP_GET && room_has(x->head.path))
+    if (is_page(x))
         return true;
     if (!own_page(x)) {
         admin_refuse(x, 403, "forbidden", "admin routes are not for pages of other sites");
@@ -497,7 +503,7 @@ bool admin_admit(struct admin *a, struct http_exchange *x)
 void admin_handle(struct admin *a, struct http_exchange *x)
 {
     bool path = false;
-    if (x->head.method == HTTP_GET && room_has(x->head.path)) {
+    if (is_page(x)) {
         room_answer(x);
         return;
     }

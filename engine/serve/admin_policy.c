@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/serve/admin_inner.h"
@@ -128,13 +129,72 @@ void admin_get_versions(struct admin *a, struct http_exchange *x)
     buf_free(&out);
 }
 
+/* A file of the server's folder, which the lane reads. */
+struct file_job {
+    struct text_job job; /* first */
+    struct http_exchange *x;
+    const char *dir;
+    char path[POLICY_PATH];
+    struct buf text;
+    struct err err;
+};
+
+static void file_run(struct text_job *job)
+{
+    struct file_job *j = (struct file_job *)job;
+    j->err = (struct err){0};
+    file_read_within(&j->text, j->dir, j->path, LUA_SOURCE_BYTES, &j->err);
+}
+
+static void file_done(struct text_job *job)
+{
+    struct file_job *j = (struct file_job *)job;
+    if (j->x && j->err.code)
+        admin_refuse(j->x, j->err.code == E_GONE ? 503 : 404, "policy_unreadable", j->err.text);
+    else if (j->x)
+        http_answer(j->x, 200, "text/plain; charset=utf-8", j->text.data ? j->text.data : "", j->text.len);
+    buf_free(&j->text);
+    mem_free(j);
+}
+
+static void file_gone(struct http_exchange *x)
+{
+    ((struct file_job *)x->user)->x = NULL;
+}
+
+static void get_file(struct admin *a, struct http_exchange *x, const char *name)
+{
+    char path[POLICY_PATH];
+    if (!policies_path(a->policies, name, path)) {
+        admin_refuse(x, 404, "no_source", "the server has no policy folder to read from (--policy-dir)");
+        return;
+    }
+    struct file_job *j = mem_new(sizeof *j);
+    *j = (struct file_job){.job = {.run = file_run, .done = file_done}, .x = x, .dir = a->policies->dir};
+    memcpy(j->path, path, sizeof path);
+    err_set(&j->err, E_GONE, "the server is stopping");
+    x->user = j;
+    x->gone = file_gone;
+    if (text_post(a->front->text, TEXT_POLICY, &j->job) == 0)
+        return;
+    j->x = NULL;
+    x->gone = NULL;
+    file_done(&j->job);
+    front_refuse_busy(x, "too many jobs are waiting");
+}
+
 void admin_get_source(struct admin *a, struct http_exchange *x)
 {
-    char name[POLICY_NAME_MAX + 1], sha[SHA_GIVEN] = "";
+    char name[POLICY_NAME_MAX + 1], sha[SHA_GIVEN] = "", from[16] = "";
     struct book *b = a->policies->ledger->book;
     struct err e = {0};
     if (!name_in_path(x, NULL, name))
         return;
+    http_query_find(x->head.query, "from", from, sizeof from);
+    if (strcmp(from, "folder") == 0) {
+        get_file(a, x, name);
+        return;
+    }
     struct version *v = NULL;
     int rc = 0;
     if (http_query_find(x->head.query, "sha", sha, sizeof sha))

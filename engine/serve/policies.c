@@ -78,7 +78,7 @@ static char *set_params(const struct json *declared)
         struct buf value = {0}, fallback = {0};
         json_write(&value, json_find(d, "value"), NULL);
         json_write(&fallback, json_find(d, "default"), NULL);
-        if (json_find(d, "value") && (value.len != fallback.len || memcmp(value.data, fallback.data, value.len))) {
+        if (json_find(d, "value") && (value.len != fallback.len || memcmp(value.data, fallback.data, value.len) != 0)) {
             buf_putc(&out, out.len ? ',' : '{');
             buf_put_json(&out, json_key(d), strlen(json_key(d)));
             buf_putc(&out, ':');
@@ -195,21 +195,15 @@ void policies_params(struct policies *p, const char *actor, const char *given, c
         ledger_note(p->ledger, &a, NULL);
 }
 
-void policies_event(struct policies *p, const char *text, size_t n)
+/* The engine has put another policy in the place of the live one: it withdrew it or sent it back, or tries one again.
+ * On record both of the first are a withdrawal, so that a rollback there is always an operator's. */
+static void note_change(struct policies *p, const struct json *j)
 {
-    struct json *j = json_parse(text, n, NULL, NULL);
     const struct json *from = json_find(j, "from"), *to = json_find(j, "to");
-    bool rests = json_true(json_find(j, "rests")), again = strcmp(text_of(j, "event"), "retry") == 0;
-    if (strcmp(text_of(j, "event"), "commit") ==
-        0) { /* it is live as before, and settle() makes it the last good one */
-        snprintf(p->proof, sizeof p->proof, "%s", text_of(j, "reason"));
-        p->judged = false;
-        json_free(j);
-        return;
-    }
-    struct audit_entry a = ledger_entry("engine", text_of(j, "event"), text_of(again ? to : from, "name"), "");
+    bool again = strcmp(text_of(j, "event"), "retry") == 0, rests = json_true(json_find(j, "rests"));
+    struct audit_entry a =
+        ledger_entry("engine", again ? "retry" : "withdraw", text_of(again ? to : from, "name"), text_of(to, "sha256"));
     snprintf(a.from, sizeof a.from, "%s", text_of(from, "sha256"));
-    snprintf(a.to, sizeof a.to, "%s", text_of(to, "sha256"));
     snprintf(a.reason, sizeof a.reason, "%s", text_of(j, "reason"));
     if (!again)
         snprintf(a.result, sizeof a.result, "%s", rests ? "rests" : "quarantined");
@@ -218,6 +212,17 @@ void policies_event(struct policies *p, const char *text, size_t n)
     keep_params(p, set_params(json_find(to, "params")));
     watch_file_of(p, text_of(to, "name"), text_of(to, "libs"));
     begin_probation(p, json_true(json_find(j, "probation")));
+}
+
+void policies_event(struct policies *p, const char *text, size_t n)
+{
+    struct json *j = json_parse(text, n, NULL, NULL);
+    if (strcmp(text_of(j, "event"), "commit") == 0) { /* it stays, and settle() makes it the last good one */
+        snprintf(p->proof, sizeof p->proof, "%s", text_of(j, "reason"));
+        p->judged = false;
+    } else {
+        note_change(p, j);
+    }
     json_free(j);
 }
 

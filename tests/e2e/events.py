@@ -111,6 +111,7 @@ def the_streams_end_with_a_drain_and_keep_no_server_alive():
 def the_page_is_open_and_what_it_asks_needs_the_key():
     with Server(*KEY, policy="static:dp=2") as s:
         for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript")):
+            assert s.ask("HEAD", path, key=None)[0].status == 200
             r, text = s.ask("GET", path, key=None)
             assert r.status == 200 and r.getheader("Content-Type").startswith(kind), (path, r.status)
             policy = r.getheader("Content-Security-Policy")
@@ -120,6 +121,7 @@ def the_page_is_open_and_what_it_asks_needs_the_key():
             assert not where, where
             if path == "/":
                 assert not re.search(rb"<script(?![^>]*\bsrc=)|\son[a-z]+=|\sstyle=|<style", text)
+        assert s.ask("HEAD", "/admin/events")[0].status == 200 and s.ask("POST", "/")[0].status == 404
         for path in ("/admin/events", "/admin/state", "/admin/policy"):
             assert s.ask("GET", path, key=None)[0].status == 401
             assert s.ask("GET", path, key="wrong")[0].status == 401

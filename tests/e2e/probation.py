@@ -61,6 +61,20 @@ class Server:
         except urllib.error.HTTPError as e:
             raise AssertionError(e.read()) from e
 
+    def refused(self, method, path, body):
+        try:
+            self.order(method, path, body)
+        except AssertionError as e:
+            return e.__cause__.code, e.args[0].decode()
+        raise AssertionError(f"{method} {path} was not refused")
+
+    def states(self, name):
+        return [s for v in self.order("GET", "/admin/policies")["versions"] if v["name"] == name for s in v["state"]]
+
+    def audit(self):
+        with urllib.request.urlopen(self.admin + "/admin/audit", timeout=WAIT_S) as r:
+            return [json.loads(line) for line in r]
+
     def policy(self):
         return self.order("GET", "/admin/policy")
 
@@ -129,6 +143,15 @@ def harm_is_sent_back_and_named():
     assert p["active"]["name"] == "fcfs" and p["probation"] == {"state": "off"} and p["previous"] is None, p
     assert "slow is rolled back: TTFT of all requests" in p["last_error"], p
     assert server.metric('policy_probations_total{result="rolled_back"}') == 1
+    # what was sent back is in quarantine, and on record with the reason
+    server.until(lambda: "quarantined" in server.states("slow"), "it is in quarantine")
+    status, text = server.refused("PUT", "/admin/policies/slow", SLOW)
+    assert status == 409 and "is in quarantine: TTFT of all requests" in text, (status, text)
+    line = [x for x in server.audit() if x["event"] == "withdraw"][-1]
+    assert line["actor"] == "engine" and line["policy"] == "slow" and line["result"] == "quarantined", line
+    assert line["reason"] == last["reason"], (line, last)
+    p = server.order("PUT", "/admin/policies/slow?force=1", SLOW)
+    assert p["active"]["name"] == "slow", p
     assert re.search(r"slow \(\w+\) is rolled back: TTFT of all requests: .*; fcfs \(\w+\) decides", server.said())
     server.close()
 
@@ -142,6 +165,9 @@ def the_harmless_are_kept_and_operators_come_first():
     p = server.policy()
     assert p["last_probation"]["outcome"] == "committed" and p["active"]["name"] == "same", p
     assert p["last_probation"]["reason"].startswith("kept after "), p
+    server.until(lambda: "last-good" in server.states("same"), "it is the last good one")
+    line = [x for x in server.audit() if x["event"] == "commit"][-1]
+    assert line["policy"] == "same" and line["reason"] == p["last_probation"]["reason"], (line, p)
     server.order("PUT", "/admin/policies/other", FCFS)
     assert server.metric("policy_probation") == 1
     p = server.order("POST", "/admin/policy/rollback")

@@ -153,6 +153,9 @@ def it_goes_live_and_back(p):
     p["open"].click()
     p.until("its source", lambda: p["source"].get_attribute("value") == open("policies/fcfs.lua").read())
     p.until("it passes", p["live"].is_enabled)
+    Select(p["files"]).select_by_value("flying?from=folder")
+    p["open"].click()
+    p.until("a file's text", lambda: p["source"].get_attribute("value") == open("policies/flying.lua").read())
     p["back"].click()
     p.until("the one before", lambda: p["p-name"].text == "shift")
 

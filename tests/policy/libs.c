@@ -7,6 +7,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/hash.h"
+#include "engine/base/rng.h"
 
 #define STEP "step = function(view, act, p) lib.one.serve(view, act) end"
 #define POLICY(libs) "return {\n  api = 1,\n  lib = { " libs " },\n  " STEP ",\n}\n"
@@ -208,6 +209,78 @@ static void a_link_may_not_lead_out_of_the_folder(void **state)
     unlink(out);
 }
 
+static int load_text(const struct buf *text, struct policy *p, struct err *e)
+{
+    struct lua_opts o = {.watchdog = dog, .quiet = true}; /* without a folder */
+    return lua_policy_load(p, "x.lua", text->data, text->len, &o, NULL, e);
+}
+
+/* Its text with its libraries in it is the same policy wherever they are by then, and nothing else is that policy. */
+static void a_policy_and_its_libraries_are_one_text(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct buf text = {0}, again = {0};
+    struct policy p;
+    char want[65], hex[65];
+    struct lua_opts o = {.watchdog = dog, .quiet = true, .folder = folder};
+    write_lib("one", serve);
+    write_lib("two", "return { lib = { 'one' } }");
+    static const char source[] = POLICY("'two', 'one'");
+    sha_of(source, want);
+    assert_int_equal(lua_policy_text("x", source, sizeof source - 1, &o, &text, &e), 0);
+    remove_lib("one");
+    remove_lib("two");
+    expect(source, "there is no lib/two.lua");
+    struct sha256 sum = hash_sha256(text.data, text.len);
+    hash_hex(&sum, hex);
+    assert_string_equal(hex, want);
+    if (load_text(&text, &p, &e))
+        fail_msg("%s", e.text);
+    assert_string_equal(p.sha256, want);
+    assert_string_equal(p.libs, "one two");
+    p.ops->destroy(p.ctx);
+    o.folder = NULL;
+    assert_int_equal(lua_policy_text("x", text.data, text.len, &o, &again, &e), 0);
+    assert_int_equal(again.len, text.len);
+    assert_memory_equal(again.data, text.data, text.len);
+    struct rng rng;
+    int n_cut = 0, n_changed = 0;
+    rng_init(&rng, 3);
+    for (int i = 0; i < 400; i++) {
+        struct buf other = {0};
+        buf_put(&other, text.data, i < 100 ? rng_below(&rng, text.len) : text.len);
+        if (i >= 100) /* mostly in its head, where the lengths are */
+            other.data[rng_below(&rng, i < 300 ? 40 : text.len)] ^= (char)(1 << rng_below(&rng, 7));
+        e = (struct err){0};
+        if (load_text(&other, &p, &e)) {
+            assert_non_null(strstr(e.text, ".lua"));
+            n_cut += i < 100;
+        } else {
+            assert_string_not_equal(p.sha256, want);
+            p.ops->destroy(p.ctx);
+            n_changed++;
+        }
+        buf_free(&other);
+    }
+    assert_int_equal(n_cut, 100); /* no part of it is a policy */
+    assert_true(n_changed > 0);   /* a letter of a library may be another one */
+    static const char *const wrong[] = {"policy 5\nlib one 4\nreturn 5", "policy 99999999\nx",
+                                        "policy 0\nlib a 0\nlib a 0\n", "policy 1\nlib ../x 1\nab",
+                                        "policy 3\nlib one 18446744073709551615\nabc"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct buf t = {0};
+        buf_puts(&t, wrong[i]);
+        e = (struct err){0};
+        assert_int_not_equal(load_text(&t, &p, &e), 0);
+        if (!strstr(e.text, "x.lua:1: "))
+            fail_msg("%s", e.text);
+        buf_free(&t);
+    }
+    buf_free(&text);
+    buf_free(&again);
+}
+
 static int start(void **state)
 {
     (void)state;
@@ -235,9 +308,12 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_policy_is_made_of_its_libraries),     cmocka_unit_test(its_sha256_covers_them),
-        cmocka_unit_test(what_is_wrong_is_told_with_its_line),   cmocka_unit_test(there_is_a_limit_to_all_of_it),
+        cmocka_unit_test(a_policy_is_made_of_its_libraries),
+        cmocka_unit_test(its_sha256_covers_them),
+        cmocka_unit_test(what_is_wrong_is_told_with_its_line),
+        cmocka_unit_test(there_is_a_limit_to_all_of_it),
         cmocka_unit_test(a_link_may_not_lead_out_of_the_folder),
+        cmocka_unit_test(a_policy_and_its_libraries_are_one_text),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

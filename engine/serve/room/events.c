@@ -36,6 +36,10 @@ static void gone(struct http_exchange *x)
 
 void events_watch(struct events *ev, struct http_exchange *x)
 {
+    if (x->head.method == HTTP_HEAD) {
+        http_answer(x, 200, "text/event-stream", NULL, 0);
+        return;
+    }
     if (ev->n >= EVENTS_WATCHERS) {
         front_refuse_busy(x, "as many watch the events as may");
         return;

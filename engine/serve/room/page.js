@@ -364,8 +364,10 @@ async function order(method, path, body, done) {
 async function listFiles() {
   const r = await answer("GET", "/admin/policies");
   const now = $("files").value;
-  const kept = (r.it?.versions ?? []).map(v => v.name);
-  $("files").replaceChildren(...[...new Set(kept)].sort().map(f => node("option", {value: f}, f)));
+  const kept = [...new Set((r.it?.versions ?? []).filter(v => v.bytes).map(v => v.name))].sort();
+  const rest = (r.it?.files ?? []).filter(f => !kept.includes(f));
+  $("files").replaceChildren(...kept.map(f => node("option", {value: f}, f)),
+    ...rest.map(f => node("option", {value: `${f}?from=folder`}, `${f} (in the folder)`)));
   if (now) $("files").value = now;
 }
 
@@ -390,8 +392,8 @@ $("from").onchange = async () => {
   changed();
 };
 $("open").onclick = async () => {
-  const name = $("files").value;
-  const r = await answer("GET", `/admin/policies/${encodeURIComponent(name)}`);
+  const [name, from] = $("files").value.split("?");
+  const r = await answer("GET", `/admin/policies/${encodeURIComponent(name)}${from ? `?${from}` : ""}`);
   if (!r.ok) return say("said", r.why, "bad");
   $("source").value = r.text;
   $("name").value = name;
