@@ -2,6 +2,7 @@
 
 import html
 import os
+import re
 import sys
 
 sys.path.insert(0, "tests/lint")
@@ -17,7 +18,7 @@ ROOMS = {
     "engine/serve/http": "connections",
     "engine/serve/openai": "OpenAI API",
     "engine/serve/front": "keys, text",
-    "engine/serve/embed": "vectors, scores",
+    "engine/serve/embed": "vectors",
     "engine/serve/batch": "offline jobs",
     "engine/serve/terminal": "chat",
     "engine/serve/room": "control room",
@@ -32,10 +33,10 @@ ROOMS = {
     "lua": "runs policies: sandbox, watchdog, view and verbs",
     "engine": "the loop: view, decide, check, post, absorb",
     "engine/embed": "replicas of an encoder",
-    "engine/exec": "ranks, steps, moves of KV, views of the weights",
+    "engine/exec": "ranks, steps, moves, weights",
     "models/load": "model files",
     "models/forward": "the layers",
-    "models/encode": "texts to vectors",
+    "models/encode": "texts, vectors",
     "models/tokenizer": "text to tokens",
     "models/template": "chat templates",
     "kernels": "operations table",
@@ -47,6 +48,7 @@ ROOMS = {
     "engine/base": "errors, memory, queues, threads, files, logs",
 }
 WIDTH, GUTTER, LEFT, RIGHT, TOP, BAND, GAP, PAD = 880, 16, 88, 620, 66, 54, 8, 8
+BESIDE, MOST = ("serve", "lab", "cli", "remote"), 5  # floors beside one another; rooms of a line
 SIDE, END = 652, WIDTH - 16  # of the run-time sketch
 DARK, GREY, HOUSE, THREAD, POLICY, DEVICE = "#1f2933", "#52606d", "#7b8794", "#0072b2", "#d55e00", "#00785a"
 
@@ -99,34 +101,34 @@ def row(names, x, y, w, h, short):
         yield from titled(x + i * (wide + PAD), y, wide, h, "#ffffff", HOUSE, label, ROOMS.get(name, ""))
 
 
-def siblings(names, here, y, h):
-    """Floors beside one another: each has its rooms in two rows below its own name."""
-    columns = {name: (len(here[name]) + 1) // 2 for name in names}
-    unit = (RIGHT - LEFT - PAD * (len(names) + 1)) / sum(columns.values())
-    x = LEFT + PAD
-    for name in names:
-        w, n = unit * columns[name], columns[name]
-        yield text(x + w / 2, y + 18, f"engine/{name}", 13, bold=True)
-        parts = [part for part in (here[name][:n], here[name][n:]) if part]
-        high = (h - 26 - PAD * len(parts)) / len(parts)
-        for i, part in enumerate(parts):
-            yield from row(part, x, y + 26 + i * (high + PAD), w, high, True)
-        x += w + PAD
+def lines(names, here):
+    """Floors beside one another, line by line: (its floors, its rooms). Rooms of one floor take as many lines as they
+    need; floors of one room share one."""
+    single = [n for n in BESIDE if n in names and len(here[n]) == 1]
+    for name in BESIDE:
+        if name in names and name not in single:
+            for at in range(0, len(here[name]), MOST):
+                yield [name] if at == 0 else [], here[name][at : at + MOST]
+    if single:
+        yield single, [here[n][0] for n in single]
+
+
+def height(names, here):
+    return BAND if len(names) == 1 else PAD + (BAND - PAD) * len(list(lines(names, here)))
 
 
 def bands(here, tops):
     for names in ORDER:
-        ordered = [n for n in ("serve", "lab", "cli") if n in names] or sorted(names)
-        y, h = tops[ordered[0]]
+        y, h = tops[min(names)]
         yield f'<rect x="{GUTTER}" y="{y}" width="{RIGHT - GUTTER}" height="{h}" rx="7" fill="#e8edf2"/>'
-        for i, name in enumerate(ordered):
-            at = y + h / 2 + 5 + 22 * (i - (len(ordered) - 1) / 2)
-            yield text(GUTTER + 12, at, name, 14, anchor="start", bold=True)
-        if len(ordered) > 1:
-            yield from siblings(ordered, here, y, h)
-        else:
-            short = ordered[0] in ("models", "kernels")
-            yield from row(here[ordered[0]], LEFT + PAD, y + PAD, RIGHT - LEFT - 2 * PAD, h - 2 * PAD, short)
+        parts = list(lines(names, here)) if len(names) > 1 else [(sorted(names), here[min(names)])]
+        short = len(names) > 1 or min(names) in ("models", "kernels")
+        for i, (floors_of, part) in enumerate(parts):
+            at = y + PAD + i * (BAND - PAD)
+            for k, name in enumerate(floors_of):
+                middle = at + (BAND - 2 * PAD) / 2 + 5 + 17 * (k - (len(floors_of) - 1) / 2)
+                yield text(GUTTER + 12, middle, name, 14, anchor="start", bold=True)
+            yield from row(part, LEFT + PAD, at, RIGHT - LEFT - 2 * PAD, BAND - 2 * PAD, short)
 
 
 def run_time(tops):
@@ -173,7 +175,7 @@ def run_time(tops):
 def picture():
     here, tops, y = rooms(), {}, TOP
     for names in reversed(ORDER):
-        h = BAND if len(names) == 1 else 26 + 2 * (BAND - 2 * PAD + PAD)
+        h = height(names, here)
         tops |= dict.fromkeys(names, (y, h))
         y += h + GAP
     parts = [
@@ -201,9 +203,22 @@ def stale():
         yield f"{PICTURE} is not what the tree gives: python3 tests/lint/architecture.py --update"
 
 
+def too_wide():
+    """Words in the middle of a box, by what their letters take at least."""
+    boxes, drawn = [], picture()
+    for kind in re.finditer(r'<rect x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"', drawn):
+        boxes.append([float(v) for v in kind.groups()])
+    for m in re.finditer(r'<text x="(\S+)" y="(\S+)" font-size="(\d+)"[^>]*"middle"([^>]*)>([^<]*)<', drawn):
+        x, y, wide = float(m[1]), float(m[2]), len(html.unescape(m[5])) * int(m[3]) * (0.58 if m[4] else 0.52)
+        inside = [b for b in boxes if abs(b[0] + b[2] / 2 - x) < 0.01 and b[1] < y < b[1] + b[3]]
+        if inside and min(b[2] for b in inside) < wide + 4:
+            yield f"{m[5]}: some {wide:.0f} wide, in a box of {min(b[2] for b in inside):.0f}"
+
+
 if "--update" in sys.argv:
     open(PICTURE, "w", encoding="utf-8").write(picture())
 rules = Rules()
 rules.check("every room has its words", known())
 rules.check("the picture shows the tree", stale())
+rules.check("words fit into their boxes", too_wide())
 rules.close()

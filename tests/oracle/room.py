@@ -147,7 +147,7 @@ def an_error_is_refused_at_its_line(p):
 def it_goes_live_and_back(p):
     p["live"].click()
     p.until("mine is live", lambda: p["p-name"].text == "mine")
-    p.until("it is in the log", lambda: "mine is live" in p["log"].text)
+    p.until("it is in the log", lambda: "activate mine" in p["log"].text)
     Select(p["files"]).select_by_value("mine")
     p.write("")
     p["open"].click()

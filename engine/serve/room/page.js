@@ -127,8 +127,6 @@ function takePulse(it) {
     if (before) note(`${s.verb} ranks ${s.ranks.join(", ")}: ${s.outcome}${s.reason ? `, ${s.reason}` : ""}`);
   }
   if (marks.length > 256) marks.splice(0, marks.length - 256);
-  if (before && before.policy.active.sha256 !== it.policy.active.sha256)
-    note(`policy ${it.policy.active.name} ${it.policy.active.sha256.slice(0, 12)} is live`);
 }
 
 // ---- pictures
@@ -283,7 +281,6 @@ let shown = ""; // which policy's params the form has
 async function patch(name, value) {
   const r = await answer("PATCH", "/admin/policy/params", JSON.stringify({[name]: value}));
   say("params-said", r.ok ? `${name} is ${value}` : r.why, r.ok ? "good" : "bad");
-  if (r.ok) note(`${name} = ${value}`);
   shown = "";
 }
 
@@ -353,7 +350,6 @@ function changed() {
 async function order(method, path, body, done) {
   const r = await answer(method, path, body);
   say("said", r.ok ? done : r.why, r.ok ? "good" : "bad");
-  note(r.ok ? done : r.why, r.ok ? "" : "bad");
   if (!r.ok && r.it?.error?.line) {
     line = r.it.error.line;
     drawLines();
