@@ -45,6 +45,7 @@ void probation_begin(struct probation *p, const struct world *w, int64_t now_ns)
     p->settled_ns = 0;
     p->n_first_tokens = 0;
     p->steps_before = w->metrics->counters[C_STEPS];
+    p->dead_ranks = w->partition.dead_ranks;
     memset(p->oldest_ns, 0, sizeof p->oldest_ns);
     memset(p->n_overtook, 0, sizeof p->n_overtook);
     memset(p->reports, 0, sizeof p->reports);
@@ -97,6 +98,12 @@ enum probation_outcome probation_judge(struct probation *p, const struct world *
     if (!*judged)
         return PROBATION_GOES_ON;
     p->judged = p->guards->open;
+    if (w->partition.dead_ranks != p->dead_ranks) { /* less is served now, whoever decides */
+        snprintf(reason, PROBATION_REASON_BYTES,
+                 "kept after %.3g s, undecided: a rank has failed since, so what was before is no measure",
+                 (double)(now_ns - p->since_ns) * 1e-9);
+        return PROBATION_COMMITTED;
+    }
     settle(p, now_ns);
     enum guard tripped = probation_look(p, w, now_ns);
     bool enough = has_traffic(p, w);

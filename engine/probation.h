@@ -92,10 +92,11 @@ struct probation {
     struct guards *guards; /* NULL: no policy is put on probation. The engine's */
     bool on;
     int64_t window_ns, since_ns;
-    int64_t first_span; /* the first that began after the swap */
-    int64_t judged;     /* spans before this one have been judged */
-    int64_t settled_ns; /* requests that came from then on count: those before may have found a burst from before the
-                           swap; 0: not yet */
+    int64_t first_span;  /* the first that began after the swap */
+    int64_t judged;      /* spans before this one have been judged */
+    int64_t settled_ns;  /* requests that came from then on count: those before may have found a burst from before the
+                            swap; 0: not yet */
+    uint64_t dead_ranks; /* that had failed before */
     uint64_t n_first_tokens; /* since */
     uint64_t steps_before;
     double usual_waiting; /* requests that waited at the ends of the spans before, the mean */

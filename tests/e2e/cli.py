@@ -66,9 +66,9 @@ def wrong_words():
         (["run", "no/such/file.gguf", "hi"], 1, "no/such/file.gguf"),
         (["run", "README.md", "hi"], 1, "README.md"),
         (["run", *DUMMY, "hi"], 1, "--chat-template"),
-        (["serve", *DUMMY, "--dry-run", "--max-model-len", "9k"], 1, "context of 8192"),
-        (["serve", *DUMMY, "--dry-run", "--policy", "no-such"], 1, "no-such"),
-        (["serve", *DUMMY, "--dry-run", "--chat-template", "no/such.jinja"], 1, "no/such.jinja"),
+        (["serve", *DUMMY, "--port", "0", "--dry-run", "--max-model-len", "9k"], 1, "context of 8192"),
+        (["serve", *DUMMY, "--port", "0", "--dry-run", "--policy", "no-such"], 1, "no-such"),
+        (["serve", *DUMMY, "--port", "0", "--dry-run", "--chat-template", "no/such.jinja"], 1, "no/such.jinja"),
     ):
         r = run(*words)
         assert r.returncode == code and says in err(r), (words, r)
@@ -76,7 +76,7 @@ def wrong_words():
 
 
 def too_little_memory_says_what_fits():
-    r = run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", "4096")
+    r = run("serve", *DUMMY, "--port", "0", "--dry-run", "--kv-cache-memory-bytes", "100k", "--max-model-len", "4096")
     assert r.returncode == 1
     m = re.search(r"lower --max-model-len to (\d+)", err(r))
     assert m, err(r)

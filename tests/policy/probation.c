@@ -257,6 +257,43 @@ static void the_harmless_are_kept(void **state)
     buf_free(&shift);
 }
 
+/* ---- a rank that fails */
+
+/* Whoever is live then serves with less: more than one rank can do comes in. */
+static void a_rank_that_fails_is_no_policys_fault(void **state)
+{
+    (void)state;
+    char outcome[32], reason[500];
+    uint64_t fail_at_step = 0;
+    for (int i = 0; i < 2; i++) { /* first without: how many steps does a rank take until the swap? */
+        struct rig t;
+        struct load l = {.rate = 2.2 * RATE};
+        rng_init(&l.rng, 3);
+        rig_open(&t, &(struct rig_knobs){.batched = 16,
+                                         .blocks = 1024,
+                                         .ranks = 2,
+                                         .group_size = 1,
+                                         .probation_s = PROBATION_S,
+                                         .fail_rank = 1,
+                                         .fail_at_step = fail_at_step});
+        drive(&t, &l, 2 * PROBATION_S);
+        fail_at_step = (uint64_t)(rig_metric(&t, "moonshift:steps_total{engine=\"0\",model_name=\"sim\"}") * 0.6);
+        assert_true(rig_metric(&t, "moonshift:ranks_alive{engine=\"0\",model_name=\"sim\"}") == 2);
+        make_live(&t, "good", good);
+        drive(&t, &l, PROBATION_S);
+        policy_text(&t, "last_probation", "outcome", outcome, sizeof outcome);
+        policy_text(&t, "last_probation", "reason", reason, sizeof reason);
+        if (i) {
+            assert_true(rig_metric(&t, "moonshift:ranks_alive{engine=\"0\",model_name=\"sim\"}") == 1);
+            assert_string_equal(outcome, "committed");
+            assert_non_null(strstr(reason, "undecided: a rank has failed since"));
+            assert_string_equal(live_policy(&t), "good");
+        }
+        rig_settle(&t);
+        rig_close(&t);
+    }
+}
+
 /* ---- other ends */
 
 static void ends_as(struct rig *t, const char *outcome, const char *reason)
@@ -342,11 +379,9 @@ static void it_can_be_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(harm_goes_back_by_itself),
-        cmocka_unit_test(state_and_texts_are_those_of_before),
-        cmocka_unit_test(the_harmless_are_kept),
-        cmocka_unit_test(whatever_comes_ends_it_first),
-        cmocka_unit_test(it_can_be_off),
+        cmocka_unit_test(harm_goes_back_by_itself),     cmocka_unit_test(state_and_texts_are_those_of_before),
+        cmocka_unit_test(the_harmless_are_kept),        cmocka_unit_test(a_rank_that_fails_is_no_policys_fault),
+        cmocka_unit_test(whatever_comes_ends_it_first), cmocka_unit_test(it_can_be_off),
     };
     return cmocka_run_group_tests_name("probation", tests, NULL, NULL);
 }

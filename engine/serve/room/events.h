@@ -1,9 +1,9 @@
 /* GET /admin/events: what the engine does, as server-sent events, for the control room and for scripts. While anybody
  * watches, the engine is asked four times a second what happened since the last time; each answer goes to all watchers.
- * So the engine's work does not grow with the load or with the watchers, and a slow watcher costs memory that is
- * bounded: events pass it by, and the next one that reaches it says how many did; one that takes nothing at all loses
- * its connection (http.h). Front thread only. Invariant: one question is under way at most; what watchers are told is
- * complete events.
+ * So the engine's work does not grow with the watchers, and with the load only by one walk over the waiting requests. A
+ * slow watcher costs memory that is bounded: events pass it by, and the next one that reaches it says how many did; one
+ * that takes nothing at all loses its connection (http.h). Front thread only. Invariant: one question is under way at
+ * most; what watchers are told is complete events.
  *
  * The data of each is one line, {"missed": N, "it": ...}:
  * - pulse: the JSON of IN_PULSE (engine_pulse_json)
