@@ -292,6 +292,24 @@ def a_server_killed_at_any_moment_loses_and_repeats_no_line():
     assert left == []
 
 
+def a_server_killed_as_a_batch_ends_ends_it_again():
+    r = random.Random(6)
+    s = Site("ends")
+    f = s.upload(text([line(i) for i in range(3)]))[1]["id"]
+    for _ in range(N_KILLS):
+        b = make(s, f)
+        job = os.path.join(FOLDER.name, "ends", b["id"] + ".out.job")
+        end = time.monotonic() + 60
+        while not os.path.exists(job) and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(r.random() * 0.03)
+        s.end(signal.SIGKILL)
+        s = Site("ends")
+        b = wait(s, b)
+        assert b["status"] == "completed" and b["request_counts"] == {"total": 3, "completed": 3, "failed": 0}, b
+    s.end(signal.SIGTERM)
+
+
 cases.run(
     [
         a_batch_lives_as_clients_expect,
@@ -302,5 +320,6 @@ cases.run(
         an_encoder_alone_runs_batches,
         keys_that_go_end_their_batches,
         a_server_killed_at_any_moment_loses_and_repeats_no_line,
+        a_server_killed_as_a_batch_ends_ends_it_again,
     ]
 )

@@ -1,5 +1,6 @@
 """A server with made-up weights and a folder for files and batches, and what its tests ask it. Tests only."""
 
+import atexit
 import http.client
 import json
 import os
@@ -26,6 +27,7 @@ def command(folder, *more, flags=DUMMY):
 class Site:
     def __init__(self, folder, *more, flags=DUMMY):
         self.p = subprocess.Popen(command(folder, *more, flags=flags), stderr=subprocess.PIPE, text=True, env=ENV)
+        atexit.register(self.p.kill)  # a test that fails leaves nobody who would keep its caller waiting
         said = ""
         for text in self.p.stderr:
             said += text

@@ -408,5 +408,6 @@ int batch_end(struct batch *b, struct err *e)
                        input_count(b->input), results_count(b->results));
     if (!b->setup.quiet)
         say_end(b, errors);
-    return unlink(b->journal) == 0 ? 0 : err_set(e, E_SYS, "cannot remove %.300s", b->journal);
+    return b->setup.keeps_journal || unlink(b->journal) == 0 ? 0
+                                                             : err_set(e, E_SYS, "cannot remove %.300s", b->journal);
 }

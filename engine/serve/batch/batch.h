@@ -19,8 +19,10 @@ struct batch_setup {
     const char *model;                   /* what tells it from another one, as text: a job ends with the same */
     uint64_t seed;                       /* of requests that ask for none */
     struct clock *clock;
-    bool terminal; /* progress is one line, written over */
-    bool quiet;    /* nothing is said */
+    bool terminal;      /* progress is one line, written over */
+    bool quiet;         /* nothing is said */
+    bool keeps_journal; /* the caller has books of its own: batch_end leaves the file OUTPUT.job, for it to remove last
+                         */
 };
 
 /* Reads what there is. E_INPUT: the output is another job's, or no job's; E_NOTFOUND, E_SYS. */

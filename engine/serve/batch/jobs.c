@@ -288,7 +288,8 @@ static bool answer(struct jobs *j, struct kept_job *k, struct err *e)
                             .model = model_of(j, job),
                             .seed = 0,
                             .clock = j->setup.clock,
-                            .quiet = true};
+                            .quiet = true,
+                            .keeps_journal = true}; /* until what it came to is on record: finish() */
     struct batch_server server = {.port = j->port, .key = key, .at_once = j->setup.at_once, .word = heed, .ctx = j};
     j->running = k;
     int rc = batch_open(&b, &s, e);
