@@ -45,6 +45,7 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
         engine->setup.witness->ended(engine->setup.witness->ctx, now, r, f->how);
     view_init(&v, &engine->world, now);
     live_finish(&engine->live, r, f->how, &v);
+    shadow_finish(&engine->shadow, r, f->how, &v);
     observe_end(engine, r, now);
     guards_ended(engine->guards, r);
     struct engine_event ev = {.kind = EV_END,

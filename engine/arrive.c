@@ -70,6 +70,7 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     engine->saw_empty = false;
     struct admission a = {.key = r->key, .retry_after_s = -1};
     live_admit(&engine->live, r, &v, &a);
+    shadow_admit(&engine->shadow, r, &v, &a);
     if (a.refused)
         engine_end_request(
             engine, r,

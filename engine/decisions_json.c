@@ -33,16 +33,6 @@ static void put_name(struct writer *k, uint64_t tag)
     buf_put_json(k->out, name, strlen(name));
 }
 
-static const char *verb_name(int kind)
-{
-    static const char *const names[] = {
-        [PLAN_PREEMPT] = "preempt", [PLAN_REFUSE] = "refuse",    [PLAN_LOG] = "log",     [PLAN_SWITCH] = "switch",
-        [PLAN_REMAP] = "remap",     [PLAN_CLOSE] = "close",      [PLAN_COMM] = "comm",   [PLAN_HOLD] = "hold",
-        [PLAN_FFN] = "ffn",         [PLAN_WEIGHTS] = "weights",  [PLAN_EVICT] = "evict", [PLAN_EMBED] = "embed",
-        [PLAN_PROBE] = "probe",     [PLAN_CONCLUDE] = "conclude"};
-    return names[kind];
-}
-
 static void put_groups(struct writer *k, const struct decision_group *g, int n)
 {
     buf_puts(k->out, ",\"groups\":[");
@@ -75,7 +65,7 @@ static void put_verbs(struct writer *k, const struct decision_verb *v, int n)
 {
     buf_puts(k->out, ",\"verbs\":[");
     for (int i = 0; i < n; i++) {
-        buf_printf(k->out, "%s{\"verb\":\"%s\"", i ? "," : "", verb_name(v[i].kind));
+        buf_printf(k->out, "%s{\"verb\":\"%s\"", i ? "," : "", plan_verb_name((enum plan_verb_kind)v[i].kind));
         if (v[i].tag) {
             buf_puts(k->out, ",\"request\":");
             put_name(k, v[i].tag);

@@ -131,6 +131,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         plan_init(&engine->plan, &engine->world);
         live_init(&engine->live, &engine->facts, s->quiet);
         engine->live.witness = s->witness;
+        shadow_init(&engine->shadow, &engine->world, s->clock, s->shadow_share);
         engine->outbox = queue_create(sizeof(struct engine_event), 0, s->threaded);
         if (!engine->outbox)
             rc = err_set(e, E_SYS, "cannot make an eventfd");
@@ -165,6 +166,11 @@ static void free_message(struct engine_message *m)
         if (p->ops->destroy)
             p->ops->destroy(p->ctx);
         mem_free(p);
+    } else if (m->kind == IN_SHADOW) {
+        struct shadow_order *o = m->payload;
+        if (o->policy.ops->destroy)
+            o->policy.ops->destroy(o->policy.ctx);
+        mem_free(o);
     } else if (m->kind == IN_STEP_DONE) {
         step_free(m->payload);
     } else if (m->kind != IN_MOVE_DONE && m->kind != IN_REPLICA_DONE && m->kind != IN_RESHARD_DONE &&
@@ -191,6 +197,7 @@ void engine_destroy(struct engine *engine)
     engine_drop_replicas(engine);
     engine_drop_reshards(engine);
     live_free(&engine->live);
+    shadow_free(&engine->shadow);
     guards_free(engine->guards);
     plan_free(&engine->plan);
     struct engine_message m;
@@ -265,67 +272,6 @@ static void cancel(struct engine *engine, uint64_t tag, enum ending how)
     }
 }
 
-static void reply(struct engine *engine, uint64_t tag, int code, char *text, size_t n)
-{
-    engine_emit(engine, &(struct engine_event){.kind = EV_REPLY, .tag = tag, .code = code, .payload = text, .n = n});
-}
-
-/* Answers with the policy's state, or with why it did not work. */
-static void reply_policy(struct engine *engine, uint64_t tag, int rc, const struct err *e)
-{
-    struct buf out = {0};
-    engine_tell_change(engine); /* first: it came first */
-    if (rc)
-        buf_puts(&out, e->text);
-    else
-        live_state(&engine->live, engine->now_ns, &out);
-    size_t n = out.len;
-    reply(engine, tag, rc, buf_take(&out), n);
-}
-
-static void swap_policy(struct engine *engine, const struct engine_message *m)
-{
-    struct err e = {0};
-    struct policy *p = m->payload;
-    int rc = live_swap(&engine->live, p, &engine->world, engine->now_ns, &e);
-    engine->live.last_swap_seconds = (double)(clock_now(engine->setup.clock) - engine->now_ns) * 1e-9;
-    mem_free(p);
-    engine->changed = true;
-    reply_policy(engine, m->tag, rc, &e);
-}
-
-static void set_params(struct engine *engine, const struct engine_message *m)
-{
-    struct err e = {0};
-    live_settle(&engine->live, &engine->world, engine->now_ns);
-    int rc = engine->live.active.ops->params_set
-                 ? engine->live.active.ops->params_set(engine->live.active.ctx, m->payload, m->n, &e)
-                 : err_set(&e, E_UNSUPPORTED, "the policy %s has no params", engine->live.active.name);
-    mem_free(m->payload);
-    if (!rc)
-        live_rekey(&engine->live, &engine->world, engine->now_ns);
-    engine->changed = true;
-    reply_policy(engine, m->tag, rc, &e);
-}
-
-static void roll_back(struct engine *engine, uint64_t tag)
-{
-    struct err e = {0};
-    int rc = live_rollback(&engine->live, &engine->world, engine->now_ns, &e);
-    engine->changed = true;
-    reply_policy(engine, tag, rc, &e);
-}
-
-static void tell_history(struct engine *engine, const struct engine_message *m)
-{
-    struct buf out = {0};
-    int rc = m->kind == IN_STORY ? engine_put_story(engine, m->payload, (int)m->n, &out)
-                                 : engine_put_decisions(engine, m->payload, &out);
-    mem_free(m->payload);
-    size_t n = out.len;
-    reply(engine, m->tag, rc, buf_take(&out), n);
-}
-
 static void stop_all(struct engine *engine)
 {
     engine->stopping = true;
@@ -360,35 +306,32 @@ void engine_take(struct engine *engine, struct engine_message *m)
         cancel(engine, m->tag, (enum ending)m->code);
         break;
     case IN_POLICY:
-        swap_policy(engine, m);
-        break;
     case IN_PARAMS:
-        set_params(engine, m);
-        break;
     case IN_ROLLBACK:
-        roll_back(engine, m->tag);
+    case IN_SHADOW:
+    case IN_SHADOW_END:
+    case IN_SHADOW_STATE:
+    case IN_STORY:
+    case IN_DECISIONS:
+        engine_obey(engine, m);
         break;
     case IN_METRICS:
         text = engine_metrics_text(engine, &n);
-        reply(engine, m->tag, 0, text, n);
+        engine_reply(engine, m->tag, 0, text, n);
         break;
     case IN_STATE:
         text = engine_state_json(engine, &n);
-        reply(engine, m->tag, 0, text, n);
+        engine_reply(engine, m->tag, 0, text, n);
         break;
     case IN_PULSE:
         text = engine_pulse_json(engine, m->n, &n);
-        reply(engine, m->tag, 0, text, n);
-        break;
-    case IN_STORY:
-    case IN_DECISIONS:
-        tell_history(engine, m);
+        engine_reply(engine, m->tag, 0, text, n);
         break;
     case IN_RESET_PREFIX_CACHE:
         kv_forget_cached(&engine->world.kv);
         if (engine->disk)
             disk_kv_clear(engine->disk);
-        reply(engine, m->tag, 0, mem_strdup("{}"), 2);
+        engine_reply(engine, m->tag, 0, mem_strdup("{}"), 2);
         break;
     case IN_DRAIN:
         engine->draining = true;
@@ -553,6 +496,8 @@ bool engine_turn(struct engine *engine)
     engine_tell_change(engine);
     did |= live_watch(&engine->live, &engine->world, now, &engine->changed);
     engine_tell_change(engine);
+    shadow_tend(&engine->shadow, &engine->live.active, now);
+    engine_tell_shadow(engine);
     did |= engine_switch(engine);
     did |= engine_post_reshards(engine);
     did |= engine_post_replicas(engine);
@@ -581,15 +526,18 @@ bool engine_turn(struct engine *engine)
     engine->saw_empty = !engine->world.requests.n_live;
     engine->n_idle_wakes = engine->saw_empty ? engine->n_idle_wakes + 1 : 0;
     engine->world.step++;
+    shadow_ask(&engine->shadow, &v);
     int64_t asked_ns = engine->decisions.cap ? clock_now(engine->setup.clock) : 0;
     live_step(&engine->live, &v, &engine->plan);
     int64_t call_ns = engine->decisions.cap ? clock_now(engine->setup.clock) - asked_ns : 0;
+    shadow_compare(&engine->shadow, &engine->plan);
     decisions_note(&engine->decisions, &engine->plan, &engine->live, call_ns);
     stories_decided(&engine->stories, &engine->plan);
     tell_turned(engine, &engine->plan);
     enact(engine, &engine->plan);
     tell_embed(engine);
-    live_idle(&engine->live); /* in the shadow of the step just posted */
+    live_idle(&engine->live); /* while the step just posted runs */
+    shadow_idle(&engine->shadow);
     return true;
 }
 
@@ -610,6 +558,7 @@ int64_t engine_next_ns(const struct engine *engine)
         t = engine->live.rest.until_ns;
     int64_t judged = probation_next_ns(&engine->live.probation);
     t = judged < t ? judged : t;
+    t = shadow_next_ns(&engine->shadow) < t ? shadow_next_ns(&engine->shadow) : t;
     return engine->due_ns < t ? engine->due_ns : t;
 }
 

@@ -99,8 +99,9 @@ struct engine_setup {
                                             virtual time. Borrowed until engine_destroy */
     struct policy policy;                /* goes live at once; ctx moves to the engine */
     char model_name[128];
-    int outbox_events; /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
-                          virtual time no bound */
+    int outbox_events;   /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
+                            virtual time no bound */
+    double shadow_share; /* of the engine's time, that a policy may take that decides beside the live one */
     size_t decision_bytes; /* of the decision log (engine/decisions.h); 0: none */
     int story_keep;        /* requests that ended whose stories are kept (engine/story.h); 0: no stories */
     bool quiet;            /* no log lines */
@@ -135,6 +136,10 @@ enum engine_in {
                      (engine/story.h); E_NOTFOUND: nobody is known by it; E_UNSUPPORTED: none are kept */
     IN_DECISIONS, /* payload: struct decisions_ask * (heap, moves). Answered by EV_REPLY: payload char * JSON;
                      E_UNSUPPORTED: none are logged */
+    IN_SHADOW,    /* payload: struct shadow_order * (heap, moves): a policy that decides beside the live one
+                     (engine/shadow/shadow.h). Answered by EV_REPLY: payload char * JSON, or why it does not start */
+    IN_SHADOW_END,     /* it ends; E_NOTFOUND: there is none. Answered as IN_SHADOW */
+    IN_SHADOW_STATE,   /* what is known of it, or of the last one; answered as IN_SHADOW */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };
@@ -160,7 +165,8 @@ enum engine_out {
     EV_POLICY, /* the engine has withdrawn the live policy, sent it back for what requests met, kept it after its
                   probation, or tries one again: payload: char * JSON (moves), n bytes: event "withdraw", "rollback",
                   "commit" or "retry", rests, probation (of the one that is live now), reason, from {name, sha256}, to:
-                  as in IN_STATE's policy.active */
+                  as in IN_STATE's policy.active. Or the one beside it has ended: event "shadow-end", name, sha256,
+                  reason */
     EV_EMBED,  /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
 };
 

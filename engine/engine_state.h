@@ -1,6 +1,6 @@
 /* The engine's state, shared by the engine's own files (absorb.c, ahead.c, arrive.c, disk.c, drafts.c, engine.c,
- * mend.c, outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes engine.h.
- * Owned by the engine, engine thread only. */
+ * mend.c, obey.c, outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes
+ * engine.h. Owned by the engine, engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -10,6 +10,7 @@
 #include "engine/live.h"
 #include "engine/node.h"
 #include "engine/pulse.h"
+#include "engine/shadow/shadow.h"
 #include "engine/story.h"
 #include "engine/timetable.h"
 
@@ -26,6 +27,7 @@ struct engine {
     struct world world;
     struct metrics metrics;
     struct live live;
+    struct shadow shadow;
     struct stories stories;
     struct guards *guards; /* NULL: no policy is put on probation */
     struct decisions decisions;
@@ -74,11 +76,16 @@ struct engine {
 void engine_emit(struct engine *engine, const struct engine_event *ev);
 void engine_tell_down(struct engine *engine, const char *why); /* no request can be served any more */
 void engine_tell_change(struct engine *engine);    /* what it has decided about the live policy, if anything */
+void engine_tell_shadow(struct engine *engine);    /* that the one beside it has ended, if it has */
 void engine_look_at_outbox(struct engine *engine); /* before the tokens of a step are told */
 void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
                        const struct token_logprobs *lp);         /* its newest; lp: copied; NULL: none */
 void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */
 bool engine_catch_up(struct engine *engine);                     /* tells what waits when there is room again */
+
+/* obey.c: orders about policies, and questions about what was decided; each is answered. */
+void engine_obey(struct engine *engine, struct engine_message *m);
+void engine_reply(struct engine *engine, uint64_t tag, int code, char *text, size_t n); /* text: heap, moves */
 
 /* drafts.c: what act.draft guesses with, and who hears of it */
 void engine_open_drafts(struct engine *engine);

@@ -111,3 +111,12 @@ void engine_tell_change(struct engine *engine)
     size_t n = out.len;
     engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
 }
+
+void engine_tell_shadow(struct engine *engine)
+{
+    struct buf out = {0};
+    if (!shadow_take_end(&engine->shadow, &out))
+        return;
+    size_t n = out.len;
+    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
+}

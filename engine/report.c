@@ -91,6 +91,7 @@ char *engine_metrics_text(struct engine *engine, size_t *n)
     put_gauges(engine, label.data, &out);
     metrics_render(&engine->metrics, engine->setup.model_name, &out);
     live_metrics(&engine->live, &out);
+    shadow_metrics(&engine->shadow, &out);
     buf_free(&label);
     *n = out.len;
     return buf_take(&out);
@@ -441,6 +442,8 @@ char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
     put_switches(&out, w, seen, now);
     buf_puts(&out, ",\"policy\":");
     live_state(&engine->live, now, &out);
+    buf_puts(&out, ",\"shadow\":");
+    shadow_put_pulse(&engine->shadow, now, &out);
     buf_putc(&out, '}');
     pulse_clear(&engine->pulse, now);
     *n = out.len;

@@ -453,10 +453,10 @@ static const struct command commands[] = {
     {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {
-    {"check", CMD_POLICY_CHECK},       {"test", CMD_POLICY_TEST},        {"why", CMD_POLICY_WHY},
-    {"new", CMD_POLICY_NEW},           {"push", CMD_POLICY_PUSH},        {"list", CMD_POLICY_LIST},
-    {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},        {"log", CMD_POLICY_LOG},
-    {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK}};
+    {"check", CMD_POLICY_CHECK},       {"test", CMD_POLICY_TEST},         {"why", CMD_POLICY_WHY},
+    {"new", CMD_POLICY_NEW},           {"push", CMD_POLICY_PUSH},         {"list", CMD_POLICY_LIST},
+    {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},         {"log", CMD_POLICY_LOG},
+    {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK}, {"shadow", CMD_POLICY_SHADOW}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */

@@ -28,13 +28,14 @@ enum opts_command {
     CMD_TUNE,
     CMD_PLAN,
     CMD_REGRET,
-    CMD_POLICY_PUSH, /* these seven speak to a running server */
+    CMD_POLICY_PUSH, /* these speak to a running server */
     CMD_POLICY_LIST,
     CMD_POLICY_SHOW,
     CMD_POLICY_DIFF,
     CMD_POLICY_ACTIVATE,
     CMD_POLICY_ROLLBACK,
     CMD_POLICY_LOG,
+    CMD_POLICY_SHADOW,
     CMD_HELP,
     CMD_VERSION
 };
@@ -144,9 +145,11 @@ struct opts {
     double rate;                /* requests a second instead of the trace's; 0: its own */
     int64_t nodes;              /* behind a router */
     char *router;
-    double slo_ttft_ms, slo_tpot_ms; /* 0: none */
-    double starvation_s;             /* 0: off */
-    double policy_probation_s;       /* 0: off */
+    double slo_ttft_ms, slo_tpot_ms;   /* 0: none */
+    double starvation_s;               /* 0: off */
+    double policy_probation_s;         /* 0: off */
+    double policy_shadow_share, for_s; /* for_s: of a shadow */
+    bool end_shadow;
     bool what_if,
         compare; /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
     bool strict; /* what the recording never shows is refused */

@@ -268,6 +268,16 @@ static const char log_head[] =
     "\n"
     "  moonshift policy log --verify state/audit.jsonl\n" REMOTE_STATUS;
 
+static const char shadow_head[] =
+    "moonshift policy shadow [FILE|NAME] [--sha SHA] [--for SECONDS] [--end] [--server URL]\n"
+    "\n"
+    "A policy is asked beside the live one and changes nothing: at each decision what it would do is compared with\n"
+    "what is done. FILE (with a / or .lua in it) is sent and kept, NAME is a version that the server keeps. Without\n"
+    "either it shows what came of the one that runs, or ran last.\n"
+    "\n"
+    "  moonshift policy shadow ./short.lua --for 300\n"
+    "  moonshift policy shadow\n" REMOTE_STATUS;
+
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
@@ -306,6 +316,7 @@ const char *opts_head(enum opts_command command)
                                         [CMD_POLICY_ACTIVATE] = activate_head,
                                         [CMD_POLICY_ROLLBACK] = rollback_head,
                                         [CMD_POLICY_LOG] = log_head,
+                                        [CMD_POLICY_SHADOW] = shadow_head,
                                         [CMD_POLICY_WHY] = why_head,
                                         [CMD_POLICY_NEW] = new_head,
                                         [CMD_HELP] = overview,

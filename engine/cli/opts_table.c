@@ -111,6 +111,10 @@ static const struct opt_row rows[] = {
      "how long a policy is watched after it went live: it goes back to the one before by itself when requests fare "
      "much "
      "worse than before and the load is not why; 0: off"},
+    {"policy-shadow-share", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE, AT(policy_shadow_share), "SHARE", "0.02",
+     0.0001, 1, NULL,
+     "of the engine's time, what a policy may take that is asked beside the live one (moonshift policy shadow); "
+     "decisions for which there is no time are passed over, and counted"},
     {"max-park-seconds", NULL, 0, OPT_NUMBER, GROUP_MEMORY, ALL, AT(park_s), "S", "10", 0.001, 86400, NULL,
      "how long a preempted request may keep its KV; then it is computed again, and goes first"},
     {"kv-cache-memory-bytes", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(kv_bytes), "BYTES", "0", 0, 1e15, NULL,
@@ -365,8 +369,12 @@ static const struct opt_row rows[] = {
      "what the policy is called (default: the file's name)"},
     {"activate", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH, AT(activate), NULL, "true", 0, 0, NULL,
      "it is tried and kept, and the live one stays"},
-    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE, AT(sha), "SHA", NULL, 0, 0, NULL,
+    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE | IN_SHADOW_OF, AT(sha), "SHA", NULL, 0, 0, NULL,
      "the version with that SHA-256, of which 8 digits are enough (default: the newest of that name)"},
+    {"for", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SHADOW_OF, AT(for_s), "SECONDS", "600", 1, 86400, NULL,
+     "how long it is asked beside the live one"},
+    {"end", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_SHADOW_OF, AT(end_shadow), NULL, "false", 0, 0, NULL,
+     "the one that is asked beside the live one is asked no more"},
     {"to", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_ROLLBACK_OF, AT(to), "SHA", NULL, 0, 0, NULL,
      "any earlier version, by 8 or more digits of its SHA-256 (default: the one before the live one)"},
     {"force", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH | IN_ACTIVATE | IN_ROLLBACK_OF, AT(force), NULL, "false",
@@ -529,6 +537,7 @@ int opts_where(enum opts_command c)
                                [CMD_POLICY_ACTIVATE] = IN_ACTIVATE,
                                [CMD_POLICY_ROLLBACK] = IN_ROLLBACK_OF,
                                [CMD_POLICY_LOG] = IN_LOG,
+                               [CMD_POLICY_SHADOW] = IN_SHADOW_OF,
                                [CMD_HELP] = IN_CHECK,
                                [CMD_VERSION] = IN_CHECK};
     return bits[c];
@@ -537,9 +546,9 @@ int opts_where(enum opts_command c)
 const char *opts_command_name(enum opts_command c)
 {
     static const char *const names[] = {
-        "serve",       "run",         "batch",           "policy check",    "policy test",
-        "policy why",  "policy new",  "lua-path",        "simulate",        "reproduce",
-        "tune",        "plan",        "regret",          "policy push",     "policy list",
-        "policy show", "policy diff", "policy activate", "policy rollback", "policy log"};
+        "serve",           "run",         "batch",        "policy check", "policy test", "policy why",
+        "policy new",      "lua-path",    "simulate",     "reproduce",    "tune",        "plan",
+        "regret",          "policy push", "policy list",  "policy show",  "policy diff", "policy activate",
+        "policy rollback", "policy log",  "policy shadow"};
     return c < CMD_HELP ? names[c] : "help";
 }

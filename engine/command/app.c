@@ -204,6 +204,7 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.block_size = o->block_size ? (int)o->block_size : s.n_ranks > 1 ? 32 : 16;
     s.quiet = o->command != CMD_SERVE;
     s.quiet_stats = o->disable_log_stats;
+    s.shadow_share = o->policy_shadow_share;
     s.decision_bytes = o->command == CMD_SERVE ? (size_t)o->decision_bytes : 0;
     s.story_keep = o->command == CMD_SERVE ? (int)o->request_history : 0;
     snprintf(s.model_name, sizeof s.model_name, "%s", o->names.n ? o->names.items[0] : a->served);

@@ -329,6 +329,17 @@ static void get_decisions(struct admin *a, struct http_exchange *x)
     w->tag = calls_send(&a->front->calls, IN_DECISIONS, order, sizeof *order, story_came, w);
 }
 
+static void get_shadow(struct admin *a, struct http_exchange *x)
+{
+    ask(a, x, IN_SHADOW_STATE, NULL, pass_on);
+}
+
+static void delete_shadow(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "policy shadow: end");
+    ask(a, x, IN_SHADOW_END, NULL, story_came);
+}
+
 static void get_requests(struct admin *a, struct http_exchange *x)
 {
     long n = read_count(x, "slowest", 10, STORY_ASKED_MOST);
@@ -446,6 +457,8 @@ static const struct {
     {HTTP_PATCH, "/admin/policy/params", patch_params, false},
     {HTTP_POST, "/admin/policy/rollback", admin_post_rollback, false},
     {HTTP_GET, "/admin/state", get_state, true},
+    {HTTP_GET, "/admin/shadow", get_shadow, false},
+    {HTTP_DELETE, "/admin/shadow", delete_shadow, false},
     {HTTP_GET, "/admin/decisions", get_decisions, false},
     {HTTP_GET, "/admin/requests", get_requests, false},
     {HTTP_GET, "/admin/requests/", get_request, false},

@@ -9,7 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/serve/admin_inner.h"
 
-enum { AUDIT_LINES = 100, AUDIT_MOST_LINES = 1000, SHA_GIVEN = 80 };
+enum { AUDIT_LINES = 100, AUDIT_MOST_LINES = 1000, SHA_GIVEN = 80, SHADOW_MOST_S = 86400 };
 
 void admin_actor(const struct admin *a, const struct http_exchange *x, char out[AUDIT_ACTOR])
 {
@@ -246,22 +246,49 @@ static void read_sha(const struct http_exchange *x, const char *name, char out[S
     http_query_find(x->head.query, name, out, SHA_GIVEN);
 }
 
+/* A source that is sent, or a version that is kept, beside the live policy. */
+static void post_shadow(struct admin *a, struct http_exchange *x, const char *name)
+{
+    char sha[SHA_GIVEN], given[24] = "600", *end;
+    read_sha(x, "sha", sha);
+    http_query_find(x->head.query, "seconds", given, sizeof given);
+    double seconds = strtod(given, &end);
+    if (*end || !(seconds >= 1 && seconds <= SHADOW_MOST_S)) {
+        admin_refuse(x, 400, "invalid_value", "seconds is a number from 1 to 86400");
+        return;
+    }
+    if (x->body.len && *sha) {
+        admin_refuse(x, 400, "invalid_sha", "a body and ?sha: which of them?");
+        return;
+    }
+    if (!admin_source_ok(a, x))
+        return;
+    log_info("admin", "policy %s: %g s beside the live one %s", name, seconds, sha);
+    struct policy_order o = {.kind = ORDER_SHADOW, .name = name, .sha = sha, .source = &x->body, .seconds = seconds};
+    order(a, x, &o, ordered);
+}
+
 void admin_post_version(struct admin *a, struct http_exchange *x)
 {
-    static const char *const verbs[] = {"check", "activate", "rollback"};
+    static const char *const verbs[] = {"check", "activate", "rollback", "shadow"};
     char name[POLICY_NAME_MAX + 1], sha[SHA_GIVEN];
     const char *slash = strrchr(x->head.path, '/');
     int verb = 0;
-    while (verb < 3 && strcmp(slash + 1, verbs[verb]) != 0)
+    while (verb < 4 && strcmp(slash + 1, verbs[verb]) != 0)
         verb++;
-    if (verb == 3) {
-        admin_refuse(x, 404, "not_found", "POST /admin/policies/NAME/check, /activate and /rollback are what there is");
+    if (verb == 4) {
+        admin_refuse(x, 404, "not_found",
+                     "POST /admin/policies/NAME/check, /activate, /rollback and /shadow are what there is");
         return;
     }
     if (!name_in_path(x, verbs[verb], name))
         return;
     if (verb == 0) {
         admin_check(a, x, name);
+        return;
+    }
+    if (verb == 3) {
+        post_shadow(a, x, name);
         return;
     }
     read_sha(x, verb == 1 ? "sha" : "to", sha);

@@ -11,6 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/serve/policies.h"
+#include "engine/shadow/shadow.h"
 
 struct order {
     struct text_job job; /* first */
@@ -18,8 +19,9 @@ struct order {
     enum order_kind kind;
     char name[POLICY_NAME_MAX + 1], asked[80], actor[AUDIT_ACTOR]; /* name "": any */
     bool force, from_file, known; /* known: it passed before, its load may take longer */
-    char path[POLICY_PATH];       /* "": the source came with the request, or is kept */
-    const char *dir;              /* which the file may not lead out of; NULL: the operator named it */
+    double seconds;
+    char path[POLICY_PATH]; /* "": the source came with the request, or is kept */
+    const char *dir;        /* which the file may not lead out of; NULL: the operator named it */
     struct buf source;
     char sha256[65], looked[65]; /* looked: what was known not to be in quarantine before it was loaded */
     char *params;
@@ -115,7 +117,10 @@ static void refuse(struct order *o, const char *event, const char *word, enum or
 
 static const char *event_of(const struct order *o)
 {
-    return o->kind == ORDER_ROLLBACK ? "rollback" : o->kind == ORDER_DELETE ? "delete" : "activate";
+    return o->kind == ORDER_SHADOW     ? "shadow"
+           : o->kind == ORDER_ROLLBACK ? "rollback"
+           : o->kind == ORDER_DELETE   ? "delete"
+                                       : "activate";
 }
 
 static void end_kept(struct order *o)
@@ -140,7 +145,8 @@ static void engine_answered(void *ctx, const struct call_reply *r)
         return;
     }
     memcpy(before, p->ledger->book->live, sizeof before);
-    policies_now_live(p, r->text, r->n);
+    if (o->kind != ORDER_SHADOW)
+        policies_now_live(p, r->text, r->n);
     struct audit_entry a = ledger_entry(o->actor, event_of(o), o->name, o->sha256);
     memcpy(a.from, before, sizeof a.from);
     snprintf(a.reason, sizeof a.reason, "%s", o->force ? "forced" : "");
@@ -193,6 +199,7 @@ static void load_run(struct text_job *job)
     o->ran = true;
     o->err = (struct err){0};
     lua.relaxed |= o->known;
+    lua.quiet |= o->kind == ORDER_SHADOW; /* what it says of its decisions is not so */
     o->result = ORDER_REFUSED;
     o->made = mem_new(sizeof *o->made);
     int rc = take_libraries(o, &lua);
@@ -240,6 +247,14 @@ static void drop(struct policy *made)
     mem_free(made);
 }
 
+static void send_shadow(struct order *o, struct policy *made)
+{
+    struct shadow_order *s = mem_new(sizeof *s);
+    *s = (struct shadow_order){.policy = *made, .for_ns = (int64_t)(o->seconds * 1e9)};
+    mem_free(made);
+    calls_send(&o->policies->front->calls, IN_SHADOW, s, 0, engine_answered, o);
+}
+
 static void load_done(struct text_job *job)
 {
     struct order *o = (struct order *)job;
@@ -263,6 +278,8 @@ static void load_done(struct text_job *job)
         refuse(o, "load", "refused", o->result, o->err.text);
     else if (o->kind == ORDER_KEEP)
         end_kept(o);
+    else if (o->kind == ORDER_SHADOW)
+        send_shadow(o, made);
     else
         calls_send(&p->front->calls, IN_POLICY, made, 0, engine_answered, o);
 }
@@ -405,7 +422,7 @@ static void begin(struct order *o)
 {
     if (o->kind == ORDER_ROLLBACK)
         begin_rollback(o);
-    else if (o->kind == ORDER_ACTIVATE)
+    else if (o->kind == ORDER_ACTIVATE || (o->kind == ORDER_SHADOW && !o->source.len))
         begin_activate(o);
     else if (o->kind == ORDER_DELETE)
         begin_delete(o);
@@ -429,12 +446,12 @@ int policies_order(struct policies *p, const struct policy_order *asked, policy_
     if (p->n_orders >= POLICY_ORDERS)
         return E_FULL;
     struct order *o = mem_new(sizeof *o);
-    *o = (struct order){.kind = asked->kind, .force = asked->force, .fn = fn, .ctx = ctx};
+    *o = (struct order){.kind = asked->kind, .force = asked->force, .seconds = asked->seconds, .fn = fn, .ctx = ctx};
     snprintf(o->name, sizeof o->name, "%s", asked->name ? asked->name : "");
     snprintf(o->asked, sizeof o->asked, "%s", asked->sha ? asked->sha : "");
     snprintf(o->actor, sizeof o->actor, "%s", asked->actor);
-    bool loads = asked->kind == ORDER_LOAD || asked->kind == ORDER_KEEP;
-    if (loads && asked->source->len == 0 && policies_path(p, asked->name, o->path))
+    bool loads = asked->kind == ORDER_LOAD || asked->kind == ORDER_KEEP || asked->kind == ORDER_SHADOW;
+    if (loads && asked->kind != ORDER_SHADOW && asked->source->len == 0 && policies_path(p, asked->name, o->path))
         o->dir = p->dir;
     if (loads) {
         o->source = *asked->source;

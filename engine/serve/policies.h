@@ -20,7 +20,8 @@ enum order_kind {
     ORDER_KEEP,     /* loaded, tried and kept; the live one stays */
     ORDER_ACTIVATE, /* a version that is kept goes live */
     ORDER_ROLLBACK, /* the same, of one that was live; no name, no sha: the one before the live one */
-    ORDER_DELETE    /* a version is forgotten */
+    ORDER_DELETE,   /* a version is forgotten */
+    ORDER_SHADOW    /* loaded, tried, kept, and asked beside the live one from then on */
 };
 enum order_result {
     ORDER_OK,
@@ -37,8 +38,8 @@ enum order_result {
 
 struct policy_outcome {
     enum order_result result;
-    const char *text; /* OK: the engine's policy state, or an object about the version (KEEP, DELETE), JSON; else why;
-                         of a source "name.lua:12: reason" */
+    const char *text; /* OK: the engine's policy state, an object about the version (KEEP, DELETE) or what is known of
+                         the shadow, JSON; else why; of a source "name.lua:12: reason" */
 };
 typedef void (*policy_fn)(void *ctx, const struct policy_outcome *o);
 
@@ -48,7 +49,8 @@ struct policy_order {
     const char *sha;    /* a prefix; "" or NULL: the newest of that name */
     const char *actor;  /* for the record, engine/serve/versions/audit.h */
     bool force;         /* quarantine does not count */
-    struct buf *source; /* LOAD, KEEP: moves; empty: the file of that name is read */
+    struct buf *source; /* LOAD, KEEP, SHADOW: moves; empty: the file of that name is read; SHADOW: `sha` is meant */
+    double seconds;     /* SHADOW: for so long */
 };
 
 struct policies {
@@ -98,7 +100,7 @@ void policies_forget(struct policies *p, void *ctx); /* the asker is gone: its f
 bool policies_reload(struct policies *p, const char *actor);
 /* Params were asked for: refused (why), or set (state: the engine's policy state). */
 void policies_params(struct policies *p, const char *actor, const char *given, const char *why, const char *state);
-/* The engine's own change: JSON of an EV_POLICY. */
+/* The engine's own change, or the end of a shadow: JSON of an EV_POLICY. */
 void policies_event(struct policies *p, const char *text, size_t n);
 void policies_list(const struct policies *p, struct buf *json);
 

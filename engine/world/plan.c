@@ -461,3 +461,13 @@ void plan_apply(struct plan *p)
         if (p->verbs[i].kind == PLAN_SWITCH)
             partition_ask(w, p->verbs[i].order, p->now_ns);
 }
+
+const char *plan_verb_name(enum plan_verb_kind k)
+{
+    static const char *const names[] = {
+        [PLAN_PREEMPT] = "preempt", [PLAN_REFUSE] = "refuse",    [PLAN_LOG] = "log",     [PLAN_SWITCH] = "switch",
+        [PLAN_REMAP] = "remap",     [PLAN_CLOSE] = "close",      [PLAN_COMM] = "comm",   [PLAN_HOLD] = "hold",
+        [PLAN_FFN] = "ffn",         [PLAN_WEIGHTS] = "weights",  [PLAN_EVICT] = "evict", [PLAN_EMBED] = "embed",
+        [PLAN_PROBE] = "probe",     [PLAN_CONCLUDE] = "conclude"};
+    return (int)k < PLAN_VERB_KINDS ? names[k] : "unknown";
+}

@@ -58,6 +58,8 @@ enum plan_verb_kind {
     PLAN_PROBE,
     PLAN_CONCLUDE
 };
+enum { PLAN_VERB_KINDS = PLAN_CONCLUDE + 1 };
+const char *plan_verb_name(enum plan_verb_kind k); /* "preempt", "refuse", ... */
 enum { PLAN_ALL_GROUPS = -1 };
 enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
 
@@ -97,6 +99,7 @@ struct plan {
     int n_logs;
     uint64_t leaving;   /* ranks from which KV is on its way to host memory, or will be by this plan */
     bool pressed;       /* a request gave way because KV ran out: no new one starts in this plan */
+    bool apart;         /* it is never carried out, so nobody is to notice it: sources of draft tokens are not asked */
     const char *reason; /* why the last verb was refused */
 };
 

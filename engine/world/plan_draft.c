@@ -152,7 +152,7 @@ bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct dr
         return cut(p, b, r, w->most);
     }
     struct draft_wish wish = {.most = room_for(p, r, b, w->most), .source = w->source, .tree = w->tree};
-    if (wish.most)
+    if (wish.most && !p->apart)
         guess(p, r, &wish, g);
     if (!g->n)
         return true;

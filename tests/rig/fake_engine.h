@@ -20,6 +20,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/engine.h"
+#include "engine/shadow/shadow.h"
 
 enum { FAKE_EOS = 257, FAKE_MAX = 4096, FAKE_SEEN = 16 };
 
@@ -234,6 +235,20 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         break;
     case IN_POLICY:
         fake_policy(f, m);
+        break;
+    case IN_SHADOW: {
+        struct shadow_order *o = m->payload;
+        if (o->policy.ops->destroy)
+            o->policy.ops->destroy(o->policy.ctx);
+        mem_free(o);
+        fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
+        break;
+    }
+    case IN_SHADOW_END:
+        fake_reply(f, m->tag, E_NOTFOUND, "no policy decides beside the live one");
+        break;
+    case IN_SHADOW_STATE:
+        fake_reply(f, m->tag, 0, "{\"state\":\"none\"}");
         break;
     case IN_ROLLBACK:
         fake_reply(f, m->tag, E_NOTFOUND, "there is no previous policy to go back to");

@@ -27,6 +27,7 @@ struct rig_knobs {
     int fail_rank;             /* fails in its step number fail_at_step (0: never) */
     uint64_t fail_at_step;
     double starvation_s, probation_s; /* 0: off */
+    double shadow_share;
     size_t heap_bytes;
     int64_t hard_ns;
     const struct backend_ops *ops; /* NULL: those of the simulated device */
@@ -85,6 +86,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                              .start = {k->group_size, k->group_size ? 1 : 0, 1},
                              .fail_rank = k->fail_rank,
                              .fail_at_step = k->fail_at_step,
+                             .shadow_share = k->shadow_share,
                              .clock = &t->clock,
                              .quiet = true};
     policy_fcfs(&s.policy);
