@@ -10,7 +10,7 @@
 #include "engine/live.h"
 #include "engine/node.h"
 #include "engine/pulse.h"
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 #include "engine/story.h"
 #include "engine/timetable.h"
 

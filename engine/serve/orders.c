@@ -11,7 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/serve/policies.h"
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 
 struct order {
     struct text_job job; /* first */

@@ -160,6 +160,11 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'policy_probations_total{result="committed"}': Elsewhere(("tests/policy/probation.c", "counts_of")),
     "policy_probation": "refuse",
     "policy_swap_seconds": "refuse",
+    "policy_shadow": "shadow",
+    'policy_shadow_decisions{outcome="equal"}': "shadow",
+    'policy_shadow_decisions{outcome="different"}': "shadow",
+    'policy_shadow_decisions{outcome="passed_over"}': Elsewhere(("tests/policy/shadow.c", "decisions.passed_over")),
+    "policy_shadow_seconds": "shadow",
     "policy_hook_calls_total": Fixed("of hooks that no policy here has"),
     'policy_hook_calls_total{hook="start"}': "refuse",
     'policy_hook_calls_total{hook="admit"}': "refuse",
@@ -389,7 +394,11 @@ def bad(what, admit="return request.arrival"):
     )
 
 
+TRIES = iter(range(1000))
+
+
 def provoke(s, source, n=6):
+    source += f" -- {next(TRIES)}"  # what was withdrawn before is in quarantine by its hash
     status, text = s.put("bad", source)
     assert status == 200, text
     for _ in range(n):
@@ -495,6 +504,15 @@ def hold(s):
     assert status == 200, text
     s.complete()
     s.put("base", BASE)
+
+
+def shadow(s):
+    """One that would run nothing: the rest is as the live policy."""
+    source = bad("do return end")
+    assert s.ask("POST", "/admin/policies/other/shadow?seconds=60", source, admin=True)[0] == 200
+    s.complete(max_tokens=5)
+    s.complete(priority=MARK, max_tokens=5)
+    s.ask("DELETE", "/admin/shadow", admin=True)
 
 
 def hand_on(s):
@@ -626,7 +644,7 @@ def bad_timeout(s):
 
 
 def bad_oom(s):
-    provoke(s, bad("for i = 1, 1e6 do heap[i] = { i } end"))
+    provoke(s, bad("local x = 'long' for i = 1, 30 do x = x .. x end"))
 
 
 def bad_malformed(s):
@@ -665,6 +683,7 @@ SCENARIO = [
     refuse_late,
     preempt,
     hold,
+    shadow,
     hand_on,
     partition,
     rollback,

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Policies replaced under load: N greedy streams run all the time while the live policy changes every 100 ms, by PUT
-(fcfs, priority), by a broken PUT (which must be refused and change nothing), by params, by rollback, and by writing the
-live policy's file. Every text must equal that of a run without any change, token by token. Then, under the priority
-policy, a late urgent request must overtake.
+"""Policies replaced under load: N greedy streams run all the time while the live policy changes twenty times a second
+(1,000 swaps in a minute), by PUT (fcfs, priority), by a broken PUT (which must be refused and change nothing), by
+params, by rollback, and by writing the live policy's file; another policy is asked beside it all the time. Every text
+must equal that of a run without any change, token by token. Then, under the priority policy, a late urgent request must
+overtake.
 usage: live_edit.py --binary build/moonshift [--seconds 60] [--streams 64] -- SERVE_ARGUMENTS"""
 
 import asyncio
 import json
 import os
+import re
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -17,7 +20,7 @@ import urllib.request
 
 from own_server import Checks, Site, arguments, books, frames, post
 
-TOKENS = 48
+TOKENS, PACE_S = 48, 0.05
 BROKEN = "return {\n  api = 1,\n  step = function(view, act, p)\n    act.forward(\n"
 
 
@@ -64,6 +67,7 @@ class Editor:
     def __init__(self, site, folder):
         self.site, self.folder = site, folder
         self.source = {n: open(f"{folder}/{n}.lua").read() for n in ("fcfs", "priority", "fair")}
+        self.swap_us = []
         self.counts = {"put": 0, "broken": 0, "params": 0, "rollback": 0, "file": 0}
         self.wrong = []
 
@@ -75,6 +79,15 @@ class Editor:
     def put(self, name):
         status, reply = admin(self.site, "PUT", f"/admin/policies/{name}", self.source[name].encode())
         self._expect("put", status == 200 and reply["active"]["name"] == name, (status, reply))
+        if self.counts["put"] % 10 == 0:
+            found = re.search(r"^policy_swap_seconds (\S+)", self.site.get("/metrics"), re.M)
+            self.swap_us.append(1e6 * float(found[1]))
+
+    def shadow(self):
+        """From now on another policy is asked beside the live one, whichever that is."""
+        source = self.source["fair"] + "-- beside\n"
+        status, reply = admin(self.site, "POST", "/admin/policies/beside/shadow?seconds=3600", source.encode())
+        assert status == 200 and reply["state"] == "on", (status, reply)
 
     def broken(self):
         before = admin(self.site, "GET", "/admin/policy")[1]["active"]
@@ -132,7 +145,7 @@ class Editor:
                 self.rollback()
             else:
                 self.put("priority" if turn % 2 else "fcfs")
-            time.sleep(max(0, 0.1 - (time.time() - began)))
+            time.sleep(max(0, PACE_S - (time.time() - began)))
 
 
 async def again_and_again(site, i, want, until, tally):
@@ -194,7 +207,16 @@ def main():
             wanted = asyncio.run(quiet())
             check("quiet streams are whole", all(len(ids) == TOKENS for _, ids in wanted))
             editor = Editor(site, folder)
+            editor.shadow()
             tally = asyncio.run(swapped(site, editor, wanted, args.seconds))
+            beside = admin(site, "GET", "/admin/shadow")[1]
+            seen = beside["decisions"]
+            print(
+                f"a swap took {statistics.median(editor.swap_us):.0f} us (at most {max(editor.swap_us):.0f}, of "
+                f"{len(editor.swap_us)} looked at); beside: {seen}, {beside['call_us']:.0f} us a decision, "
+                f"{100 * beside['share']:.2f}% of the time"
+            )
+            check("the one beside was asked to the end", beside["state"] == "on" and seen["compared"] > 100, beside)
             state = site.settles()
             policy = admin(site, "GET", "/admin/policy")[1]
             print(

@@ -5,7 +5,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/rng.h"
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 
 #define SECOND 1000000000ll
 #define HEAD "return { api = 1, doc = 'test', needs = { 'id', 'tenant', 'priority' },\n"

@@ -20,7 +20,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/engine.h"
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 
 enum { FAKE_EOS = 257, FAKE_MAX = 4096, FAKE_SEEN = 16 };
 

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 
 static double ms(int64_t ns)
 {

@@ -5,8 +5,8 @@
  * engine's thread, since only there the world stands still, and in a share of its time: decisions for which there is
  * no time are passed over, and counted. Owned by the engine, engine thread only. Invariant: the world, the live policy
  * and a recording are the same with and without it. */
-#ifndef SHADOW_SHADOW_H
-#define SHADOW_SHADOW_H
+#ifndef ENGINE_SHADOW_H
+#define ENGINE_SHADOW_H
 
 #include "engine/policy.h"
 
@@ -109,14 +109,14 @@ void shadow_ask(struct shadow *s, const struct view *v);
 void shadow_compare(struct shadow *s, const struct plan *live);
 void shadow_idle(struct shadow *s);
 
-/* ---- compare.c */
+/* ---- shadow_compare.c */
 
 /* Counts what two plans for one moment have in common and what not; true: they are the same, but for log lines, draft
  * tokens and wakes. d gets the differences in words. */
 bool shadow_count_plans(struct shadow_book *b, const struct plan *live, struct plan *shadow,
                         struct shadow_difference *d);
 
-/* ---- report.c */
+/* ---- shadow_report.c */
 
 void shadow_put(const struct shadow *s, int64_t now_ns, struct buf *json); /* the object of GET /admin/shadow */
 /* A few of its numbers, for whoever watches; "null" when there was none. */

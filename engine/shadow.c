@@ -1,4 +1,4 @@
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/shadow/shadow.h"
+#include "engine/shadow.h"
 
 static uint64_t mixed(uint64_t h, uint64_t v)
 {
