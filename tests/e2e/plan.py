@@ -51,7 +51,8 @@ def best_of_sweep(folder, name, args):
 
 def first_choices():
     with tempfile.TemporaryDirectory() as folder:
-        for name, args in list(WORKLOADS.items())[: 1 if os.environ.get("MOONSHIFT_SLOW") else None]:
+        for name in WORKLOADS if "MOONSHIFT_WIDE" in os.environ else ("chat", "offline"):
+            args = WORKLOADS[name]
             every = best_of_sweep(folder, name, args)
             layouts = {(p["groups"], p["sp"], p["tp"]) for p in every["plans"] if p["pp"] == 1}
             widths = [1, 2, 4, 8]
@@ -141,9 +142,9 @@ def weights_in_shares():
 
 
 if __name__ == "__main__":
-    first_choices()
     flags_give_the_numbers()
     if "MOONSHIFT_SLOW" not in os.environ:  # the same search again, with other flags
+        first_choices()
         objectives()
         weights_in_shares()
     refusals()

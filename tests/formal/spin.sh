@@ -1,5 +1,5 @@
 # How the models of tests/formal are searched: read by switch.sh, pool.sh, reshard.sh and tiers.sh, from the
-# repository's root. With MOONSHIFT_QUICK the budgets are smaller.
+# repository's root. With MOONSHIFT_WIDE the budgets are larger.
 # shellcheck shell=bash
 
 for tool in spin gcc; do
@@ -85,9 +85,9 @@ mutant() {
     rm -f "$dir/out"
 }
 
-# n WIDE QUICK: the one that this run takes.
+# n WIDE USUAL: the one that this run takes.
 n() {
-    if [ -n "${MOONSHIFT_QUICK:-}" ]; then echo "$2"; else echo "$1"; fi
+    if [ -n "${MOONSHIFT_WIDE:-}" ]; then echo "$1"; else echo "$2"; fi
 }
 
 # close: what came of it.

@@ -15,10 +15,13 @@
 const struct backend_ops *__real_backend_cpu(void);
 const struct backend_ops *__wrap_backend_cpu(void);
 
-/* MOONSHIFT_TEST_ONLY names the cases that run where all would take too long. */
+/* MOONSHIFT_TEST_ONLY names the cases that run where all would take too long; MOONSHIFT_TEST_SOME the same, but for
+ * `./test wide`. */
 __attribute__((constructor)) static void choose_cases(void)
 {
-    const char *only = getenv("MOONSHIFT_TEST_ONLY");
+    const char *only = getenv("MOONSHIFT_TEST_ONLY"), *some = getenv("MOONSHIFT_TEST_SOME");
+    if (some && *some && !getenv("MOONSHIFT_WIDE"))
+        cmocka_set_test_filter(some);
     if (only && *only)
         cmocka_set_test_filter(only);
 }
