@@ -144,9 +144,22 @@ def an_error_is_refused_at_its_line(p):
     assert "ok" in p["report"].text or "passed" in p["report"].text, p["report"].text[:300]
 
 
+def one_is_asked_beside_the_live_one(p):
+    assert not p["beside"].is_displayed()
+    p["shadow"].click()
+    p.until("it is asked", lambda: p["beside"].is_displayed() and p["b-name"].text == "mine")
+    p.until("decisions", lambda: p["b-compared"].text not in ("–", "0") and p["b-equal"].text.endswith("%"))
+    p.until("differences", lambda: "group" in p["b-live"].text + p["b-would"].text)
+    p.until("verbs", lambda: "start" in p["b-verbs"].text)
+    p.until("a curve", lambda: p.d.find_elements(By.CSS_SELECTOR, "#c-same path[d*=L]"))
+    assert p["p-name"].text == "shift"
+
+
 def it_goes_live_and_back(p):
     p["live"].click()
     p.until("mine is live", lambda: p["p-name"].text == "mine")
+    p.until("it is asked no more", lambda: "it is the live policy now" in p["b-said"].text)
+    assert not p["b-end"].is_displayed()
     p.until("it is in the log", lambda: "activate mine" in p["log"].text)
     Select(p["files"]).select_by_value("mine")
     p.write("")
@@ -199,7 +212,7 @@ def both_themes_have_contrast(p):
         p.d.execute_cdp_cmd(
             "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
         )
-        for name in ("p-name", "p-doc", "said"):
+        for name in ("p-name", "p-doc", "said", "b-said"):
             ratio = p.d.execute_script(CONTRAST, p[name])
             assert ratio >= 4.5, (theme, name, ratio)
         if KEEP:
@@ -232,6 +245,7 @@ CASES = [
     numbers_come,
     a_switch_is_seen_with_its_reason,
     an_error_is_refused_at_its_line,
+    one_is_asked_beside_the_live_one,
     it_goes_live_and_back,
     a_parameter_is_set,
     it_can_be_used_without_a_mouse,

@@ -101,6 +101,12 @@ function quantile(old, now, q) {
   return now.le.at(-1);
 }
 
+// How many of the last decisions a policy beside the live one would have taken alike, or null.
+function sameShare(now, old) {
+  if (now?.state !== "on" || now.sha256 !== old?.sha256 || now.compared <= old.compared) return null;
+  return (now.equal - old.equal) / (now.compared - old.compared);
+}
+
 function note(text, how) {
   log.unshift({text: `${new Date().toLocaleTimeString()}  ${text}`, how});
   log.length = Math.min(log.length, 100);
@@ -118,6 +124,7 @@ function takePulse(it) {
     itl50: quantile(old?.itl, it.itl, .5), itl99: quantile(old?.itl, it.itl, .99),
     out: rate("generation_tokens", pulses.at(-4)), in: rate("prompt_tokens", pulses.at(-4)),
     rate: rate("submitted", old ?? pulses[0]),
+    same: sameShare(it.shadow, pulses.at(-4)?.shadow),
   };
   pulses.push(it);
   if (pulses.length > WINDOW) pulses.shift();
@@ -300,6 +307,24 @@ function drawPolicy(it) {
   $("params").replaceChildren(...Object.entries(a.params ?? {}).map(([name, one]) => field(name, one)));
 }
 
+function drawBeside(it) {
+  const b = it.shadow;
+  $("beside").hidden = !b;
+  if (!b) return;
+  const on = b.state === "on";
+  say("b-name", b.name);
+  say("b-sha", b.sha256.slice(0, 12));
+  say("b-said", on ? `is asked for another ${b.left_s.toFixed(0)} s` : `has ended: ${b.why_ended}`);
+  $("b-end").hidden = !on;
+  say("b-compared", count(b.compared));
+  say("b-equal", b.compared ? `${(100 * b.equal / b.compared).toFixed(1)}%` : "–");
+  say("b-passed", count(b.passed_over));
+  say("b-live", b.live_did || "–");
+  say("b-would", b.shadow_would || "–");
+  rows("b-verbs", Object.entries(b.verbs).map(([name, n]) => [name, count(n.both), count(n.live), count(n.shadow)]));
+  curve("c-same", ["same"], v => `${(100 * v).toFixed(0)}%`);
+}
+
 $("params").onsubmit = e => e.preventDefault();
 
 // ---- the editor
@@ -332,7 +357,7 @@ async function check() {
   }
   $("report").hidden = !r.ok;
   say("report", r.it?.report ?? "");
-  $("live").disabled = !r.ok;
+  $("live").disabled = $("shadow").disabled = !r.ok;
   drawLines();
   return r.ok;
 }
@@ -341,7 +366,7 @@ let later = 0;
 
 function changed() {
   edited++;
-  $("live").disabled = true;
+  $("live").disabled = $("shadow").disabled = true;
   drawLines();
   clearTimeout(later);
   later = setTimeout(check, 700);
@@ -379,6 +404,9 @@ $("source").onkeyup = e => { if (e.key === "Escape") $("source").dataset.leave =
 $("check").onclick = check;
 $("live").onclick = () => order("PUT", `/admin/policies/${encodeURIComponent($("name").value)}`, $("source").value,
   `${$("name").value} is live.`);
+$("shadow").onclick = () => order("POST", `/admin/policies/${encodeURIComponent($("name").value)}/shadow`,
+  $("source").value, `${$("name").value} is asked beside the live policy; the section above shows what it would do.`);
+$("b-end").onclick = () => order("DELETE", "/admin/shadow", undefined, "It is asked no more.");
 $("back").onclick = () => order("POST", "/admin/policy/rollback", undefined, "The policy before it is live again.");
 $("from").onchange = async () => {
   const f = $("from").files[0];
@@ -413,6 +441,7 @@ function draw() {
   drawSwitches(it);
   drawKv(it);
   drawPolicy(it);
+  drawBeside(it);
 }
 
 function take(event, data) {
