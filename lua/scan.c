@@ -135,8 +135,12 @@ static void body(lua_State *L, void *arg)
     lua_getfield(L, -2, "rshift");
     lua_remove(L, -3);
     lua_getglobal(L, "loadstring");
-    if (luaL_loadbufferx(L, s->source, s->n, s->chunkname, "t"))
+    if (luaL_loadbufferx(L, s->source, s->n, s->chunkname, "t")) {
+        const char *why = lua_tostring(L, -1);
+        if (why && (strstr(why, "wrong mode") || strstr(why, "malformed bytecode")))
+            luaL_error(L, "%s:1: this is compiled code, and only source is loaded", s->file);
         lua_error(L);
+    }
     lua_call(L, 5, 1);
     read_findings(L, s);
 }
