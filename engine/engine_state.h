@@ -59,6 +59,7 @@ struct engine {
     bool changed;     /* something happened since the last decision */
     bool draining, drained_said, stopping;
     bool was_idle;
+    struct kv_cursor checked; /* how far the books of the KV have been recounted */
     bool outbox_full;     /* as it was when the step that is taken in began to be */
     uint64_t embed_told;  /* the rule that the front knows, packed */
     uint64_t probes_by;   /* the policy (its generation) whose probes there are */
