@@ -32,8 +32,8 @@ enum unit {
     N_UNITS
 };
 
-const char *unit_name(enum unit u);     /* "tokens/step"; "" for none. Static */
-enum unit unit_named(const char *name); /* UNIT_NONE: there is no such unit */
+const char *unit_name(enum unit u);         /* "tokens/step"; "" for none. Static */
+enum unit unit_named(const char *name);     /* UNIT_NONE: there is no such unit */
 const char *unit_nearest(const char *name); /* the unit that a wrong word may mean; NULL: none. Static */
 /* What numbers of this unit can be at all, wherever they run; infinite where it does not say. */
 void unit_range(enum unit u, double *low, double *high);

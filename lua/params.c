@@ -150,7 +150,8 @@ static void read_unit(lua_State *L, struct param *p)
     if (p->unit != UNIT_SHARE)
         return;
     if ((isfinite(p->min) && (p->min < low || p->min > high)) || (isfinite(p->max) && (p->max > high || p->max < low)))
-        luaL_error(L, "params.%s: a share is 0 to 1, and its bounds are within that; else the unit is a ratio", p->name);
+        luaL_error(L, "params.%s: a share is 0 to 1, and its bounds are within that; else the unit is a ratio",
+                   p->name);
     p->min = fmax(p->min, low);
     p->max = fmin(p->max, high);
 }

@@ -1,5 +1,5 @@
-/* The knobs that a policy declares: name, type, unit, default, bounds and doc, and their values now. Values live here; the
- * policy reads a table that is written from them. Owned by the script. Invariant: every value is within what was
+/* The knobs that a policy declares: name, type, unit, default, bounds and doc, and their values now. Values live here;
+ * the policy reads a table that is written from them. Owned by the script. Invariant: every value is within what was
  * declared. */
 #ifndef LUA_PARAMS_H
 #define LUA_PARAMS_H
@@ -49,8 +49,8 @@ int params_set(struct params *p, const char *json, size_t n, struct err *e);
 /* The values of now, to be given back by params_restore, or freed. */
 struct param_value *params_keep(const struct params *p);
 void params_restore(struct params *p, const struct param_value *kept);
-/* {"name":{"value":..,"default":..,"min":..,"max":..,"choices":[..],"type":"integer","unit":"ms","doc":".."},...}; no unit
- * where none is declared. */
+/* {"name":{"value":..,"default":..,"min":..,"max":..,"choices":[..],"type":"integer","unit":"ms","doc":".."},...}; no
+ * unit where none is declared. */
 void params_write(const struct params *p, struct buf *out);
 /* Writes the values into the table at index. A body. */
 void params_push(const struct params *p, lua_State *L, int index);

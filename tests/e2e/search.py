@@ -334,7 +334,11 @@ return { api = 1, doc = "Params whose ends follow from their units.",
 
 def units(folder):
     """What no run can reach is not searched, and that is told; what only a unit bounds is searched."""
-    policy, out, goal = write(folder, "units.lua", UNITS), os.path.join(folder, "units.json"), ["--objective", "p50 TTFT"]
+    policy, out, goal = (
+        write(folder, "units.lua", UNITS),
+        os.path.join(folder, "units.json"),
+        ["--objective", "p50 TTFT"],
+    )
     r = call("tune", "--policy", policy, *NODE, *LOAD, *goal, "--budget", "8", "--json", out)
     assert r.returncode == 0, r.stderr
     data = json.load(open(out))

@@ -1,5 +1,5 @@
-/* What a search looks at: ranges end where a unit says that nothing changes any more, the default stays where that is not
- * quite so, and bounds that somebody asked for are kept or refused. */
+/* What a search looks at: ranges end where a unit says that nothing changes any more, the default stays where that is
+ * not quite so, and bounds that somebody asked for are kept or refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,8 @@ static void bounds_that_were_asked_for(void **state)
     } cases[] = {
         {"tokens/step", "a=64..65536", 2048, NULL},
         {"tokens/step", "a=64..100", 100, NULL},
-        {"tokens/step", "a=4096..8192", 0, "--param a: from 2048 tokens/step on (--max-num-batched-tokens) it makes no"},
+        {"tokens/step", "a=4096..8192", 0,
+         "--param a: from 2048 tokens/step on (--max-num-batched-tokens) it makes no"},
         {"ms", "a=1..50000", 50000, NULL}, /* it may differ: who asks gets it */
         {"tokens/step", "a", 2048, NULL},
         {"ratio", "a", 0, "--param a: the policy does not bound it: give --param a=LOW..HIGH"},

@@ -43,7 +43,7 @@ struct search {
     int n_spent, n_planned; /* simulations */
     double n_finished;      /* of the default's run: a point that loses requests is not better */
     struct tune_windows windows;
-    struct tune_limits limits; /* by the plain point's run */
+    struct tune_limits limits;                 /* by the plain point's run */
     struct point elsewhere[2 * TUNE_QUARTERS]; /* by quarter: the default's, the best's; filled by tune_try_elsewhere */
     struct plateau plateaus[TUNE_MAX];
     struct rng rng;

@@ -17,7 +17,7 @@ struct tune_limits {
 
 struct tune_limit {
     double most;
-    bool hard; /* else a value above it may still differ, in order or in sums: the default stays within reach */
+    bool hard;       /* else a value above it may still differ, in order or in sums: the default stays within reach */
     const char *why; /* "--max-num-batched-tokens", "the trace's requests". Static */
 };
 

@@ -1,7 +1,7 @@
 /* What `moonshift tune` searches: the declared params of a policy as a box of unit length on each side, and back.
  * Numbers that span a factor of a hundred are laid out by their logarithm and rounded to four digits, so that a found
- * value can be read out. Open at the top where a unit will say how far to look (tune_space_cut). Owned by whoever opened
- * it, one thread. Invariant: every value lies inside what the policy declares. */
+ * value can be read out. Open at the top where a unit will say how far to look (tune_space_cut). Owned by whoever
+ * opened it, one thread. Invariant: every value lies inside what the policy declares. */
 #ifndef LAB_SEARCH_TUNE_SPACE_H
 #define LAB_SEARCH_TUNE_SPACE_H
 
