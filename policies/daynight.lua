@@ -11,19 +11,10 @@ return {
 
   params = {
     busy = { default = 4, min = 0, max = 1e6, unit = "requests/s", doc = "from so many on it is day" },
-    patience = {
-      default = 5, min = 0, max = 1000, unit = "s/1000 tokens",
-      doc = "by day: seconds by which 1000 tokens set a request back",
-    },
+    patience = { default = 5, min = 0, max = 1000, unit = "s/1000 tokens", doc = "by day, sets a long prompt back" },
     day_budget = { default = 1024, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step by day" },
-    night_budget = {
-      default = 8192, min = 1, type = "integer", unit = "tokens/step",
-      doc = "tokens per step by night",
-    },
-    window = {
-      default = 32, min = 1, max = 256, type = "integer", unit = "requests",
-      doc = "by day: requests to choose from",
-    },
+    night_budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "by night" },
+    window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
   },
 
   needs = { "waiting.arrival", "waiting.remaining" },

@@ -16,10 +16,7 @@ return {
       default = 2000, min = 0, max = 3.6e6, unit = "ms",
       doc = "waiting of the first from which nobody overtakes it",
     },
-    window = {
-      default = 32, min = 1, max = 256, type = "integer", unit = "requests",
-      doc = "requests of the queue to choose from",
-    },
+    window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
     budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 

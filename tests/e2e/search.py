@@ -339,7 +339,7 @@ def units(folder):
         os.path.join(folder, "units.json"),
         ["--objective", "p50 TTFT"],
     )
-    r = call("tune", "--policy", policy, *NODE, *LOAD, *goal, "--budget", "8", "--json", out)
+    r = call("tune", "--policy", policy, *NODE, *LOAD, *goal, "--budget", "4", "--json", out)
     assert r.returncode == 0, r.stderr
     data = json.load(open(out))
     cuts = {c["param"]: c for c in data["cut"]}

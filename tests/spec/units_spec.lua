@@ -13,7 +13,14 @@ local function params(options)
   return found
 end
 
-local STEP = ", step = function(view, act, p) end }"
+local STEP = [[, step = function(view, act, p)
+  for _, g in ipairs(view.idle) do
+    local b = act.batch(g)
+    b:decodes()
+    b:prefill(view.waiting)
+    if b.tokens > 0 then act.forward(g, b) end
+  end
+end }]]
 
 describe("units of parameters", function()
   it("are declared of every number of the policies that come along", function()
