@@ -133,7 +133,7 @@ function takePulse(it) {
 
 function curve(id, names, format) {
   const values = names.map(name => pulses.map(p => p.seen[name] ?? p[name] ?? null));
-  const top = Math.max(1e-9, ...values.flat().filter(v => v !== null));
+  const most = Math.max(0, ...values.flat().filter(v => v !== null)), top = most || 1;
   const x = i => 480 - (pulses.length - 1 - i) * 480 / (WINDOW - 1);
   $(id).replaceChildren(...values.map((row, k) => {
     let d = "", pen = false;
@@ -143,7 +143,7 @@ function curve(id, names, format) {
     });
     return shape("path", {d, class: `s${k}`});
   }));
-  say(`${id}-top`, `top ${format(top)}`);
+  say(`${id}-top`, most ? `top ${format(most)}` : "");
 }
 
 const colours = new Map(); // layout -> its class, in the order of appearance
@@ -277,7 +277,7 @@ function valueBox(name, p) {
 }
 
 function field(name, p) {
-  const label = node("label", {}, name), pair = node("span", {class: "pair"}), box = valueBox(name, p);
+  const label = node("label", {}, p.unit ? `${name}, ` : name), pair = node("span", {class: "pair"}), box = valueBox(name, p);
   box.value = typed(p.value);
   const send = v => patch(name, fromTyped(v, p.value));
   if (typeof p.value === "number" && Number.isFinite(p.min) && Number.isFinite(p.max)) {
@@ -293,7 +293,8 @@ function field(name, p) {
     pair.append(slide);
   }
   box.onchange = () => send(box.value);
-  pair.append(box, p.unit ? node("span", {class: "unit"}, p.unit) : "");
+  pair.append(box);
+  if (p.unit) label.append(node("span", {class: "unit"}, p.unit));
   label.append(pair, node("small", {}, `${p.doc ?? ""} (default ${typed(p.default)}${p.unit ? ` ${p.unit}` : ""})`));
   return label;
 }
