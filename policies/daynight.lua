@@ -1,6 +1,6 @@
 -- Two ways in one policy, by the load, not by the hour: a policy has no clock but the engine's. It is day while `busy`
--- requests or more come a second: the least prompt goes first and steps are small, so that answers do not stall. Else it
--- is night: first come first served in large steps. A tenth of `busy` lies between day's beginning and its end.
+-- requests or more come a second: the least prompt goes first and steps are small, so that answers do not stall. Else
+-- it is night: first come first served in large steps. A tenth of `busy` lies between day's beginning and its end.
 
 local day = false
 
