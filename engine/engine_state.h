@@ -61,10 +61,11 @@ struct engine {
     bool changed;     /* something happened since the last decision */
     bool draining, drained_said, stopping;
     bool was_idle;
-    bool outbox_full;     /* as it was when the step that is taken in began to be */
-    uint64_t embed_told;  /* the rule that the front knows, packed */
-    uint64_t probes_by;   /* the policy (its generation) whose probes there are */
-    int n_behind;         /* requests with tokens that the front has not been told */
+    struct kv_cursor checked; /* how far the books of the KV have been recounted */
+    bool outbox_full;         /* as it was when the step that is taken in began to be */
+    uint64_t embed_told;      /* the rule that the front knows, packed */
+    uint64_t probes_by;       /* the policy (its generation) whose probes there are */
+    int n_behind;             /* requests with tokens that the front has not been told */
     uint64_t watch_round; /* pooled FFN weights, recorded: in each one step of every group says when its layers ran */
     int64_t watch_until_ns;
     int64_t started_ns;

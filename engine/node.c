@@ -110,6 +110,7 @@ static int open_ranks(struct node *n, const struct engine_setup *s, const struct
     struct clock clock;
     clock_init_real(&clock);
     int64_t began = clock_now(&clock);
+    TRY(weights_check_owners(model_config(s->model), s->ffn, e));
     struct opening o = {.node = n, .setup = s, .callbacks = c, .progress = progress_of(n, s)};
     n->n_ranks = s->n_ranks;
     int rc = open_some(&o, true, e);

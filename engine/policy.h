@@ -101,8 +101,8 @@ struct policy_ops {
      * before it goes live. */
     enum verdict (*export_state)(void *ctx, struct buf *out, struct err *e);
     enum verdict (*import_state)(void *ctx, const char *json, size_t n, struct err *e);
-    /* Declared params. get: a JSON object name -> {value, default, min, max, doc}. set: all or nothing; E_INPUT names
-     * what is wrong. */
+    /* Declared params. get: a JSON object name -> {value, default, min, max, choices, type, unit, doc}, those that
+     * are declared. set: all or nothing; E_INPUT names what is wrong. */
     void (*params_get)(void *ctx, struct buf *json);
     int (*params_set)(void *ctx, const char *json, size_t n, struct err *e);
     /* A request entered, moved, changed or left: for policies that keep columns. Called right after the change. */

@@ -72,7 +72,7 @@ static const char *map_put(const struct param *p, struct param_value *v, const c
 
 /* ---- declarations, from Lua */
 
-static const char *const fields[] = {"default", "min", "max", "doc", "type", "choices"};
+static const char *const fields[] = {"default", "min", "max", "doc", "type", "unit", "choices"};
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static void check_fields(lua_State *L, int decl, const char *name)
@@ -86,7 +86,7 @@ static void check_fields(lua_State *L, int decl, const char *name)
             continue;
         const char *near = nearest_word(field, fields, N_FIELDS);
         luaL_error(L, "params.%s: unknown field '%s'%s%s%s", name, field, near ? "; did you mean '" : "",
-                   near ? near : "", near ? "'?" : " (default, min, max, doc, type, choices)");
+                   near ? near : "", near ? "'?" : " (default, min, max, doc, type, unit, choices)");
     }
 }
 
@@ -115,6 +115,45 @@ static void read_type(lua_State *L, struct param *p, int value_type)
     else if (!lua_isnil(L, -1) && (lua_type(L, -1) != LUA_TSTRING || strcmp(lua_tostring(L, -1), type_names[i]) != 0))
         luaL_error(L, "params.%s: the type does not fit the default, which is a %s", p->name, type_names[i]);
     p->type = (enum param_type)i;
+}
+
+static void refuse_unit(lua_State *L, const struct param *p, const char *word)
+{
+    const char *near = unit_nearest(word);
+    if (near)
+        luaL_error(L, "params.%s: unknown unit '%s'; did you mean '%s'?", p->name, word, near);
+    luaL_Buffer all;
+    luaL_buffinit(L, &all);
+    for (int u = UNIT_NONE + 1; u < N_UNITS; u++) {
+        luaL_addstring(&all, u > UNIT_NONE + 1 ? ", " : "");
+        luaL_addstring(&all, unit_name((enum unit)u));
+    }
+    luaL_pushresult(&all);
+    luaL_error(L, "params.%s: unknown unit '%s' (there are: %s)", p->name, word, lua_tostring(L, -1));
+}
+
+/* A word of the closed list. A share is 0 to 1 without being told so, and nothing else. */
+static void read_unit(lua_State *L, struct param *p)
+{
+    double low, high;
+    if (lua_isnil(L, -1))
+        return;
+    if (lua_type(L, -1) != LUA_TSTRING)
+        luaL_error(L, "params.%s: unit must be a text", p->name);
+    if (p->type == PARAM_BOOLEAN || p->type == PARAM_TEXTUAL)
+        luaL_error(L, "params.%s: only numbers have a unit, and this is a %s", p->name, type_names[p->type]);
+    const char *word = lua_tostring(L, -1);
+    p->unit = unit_named(word);
+    if (p->unit == UNIT_NONE)
+        refuse_unit(L, p, word);
+    unit_range(p->unit, &low, &high);
+    if (p->unit != UNIT_SHARE)
+        return;
+    if ((isfinite(p->min) && (p->min < low || p->min > high)) || (isfinite(p->max) && (p->max > high || p->max < low)))
+        luaL_error(L, "params.%s: a share is 0 to 1, and its bounds are within that; else the unit is a ratio",
+                   p->name);
+    p->min = fmax(p->min, low);
+    p->max = fmin(p->max, high);
 }
 
 static void read_choices(lua_State *L, struct param *p)
@@ -193,6 +232,9 @@ static void read_param(lua_State *L, struct param *p, int decl)
     lua_getfield(L, decl, "type");
     read_type(L, p, lua_type(L, -2));
     lua_pop(L, 1);
+    lua_getfield(L, decl, "unit");
+    read_unit(L, p);
+    lua_pop(L, 1);
     lua_getfield(L, decl, "choices");
     read_choices(L, p);
     lua_pop(L, 1);
@@ -235,7 +277,8 @@ static int set_fault(const struct param *p, const struct json *j, struct param_v
                           : p->type == PARAM_MAP     ? JSON_OBJECT
                                                      : JSON_NUMBER;
     if (json_type(j) != want)
-        return err_set(e, E_INPUT, "param '%s' must be a %s, not %s", p->name, type_names[p->type], json_type_name(j));
+        return err_set(e, E_INPUT, "param '%s' must be %s %s, not %s", p->name, p->type == PARAM_INTEGER ? "an" : "a",
+                       type_names[p->type], json_type_name(j));
     switch (p->type) {
     case PARAM_BOOLEAN:
         v->number = json_true(j);
@@ -370,7 +413,10 @@ void params_write(const struct params *ps, struct buf *out)
             buf_put_json(out, p->choices[k], strlen(p->choices[k]));
         }
         buf_puts(out, p->n_choices ? "]" : "");
-        buf_printf(out, ",\"type\":\"%s\",\"doc\":", type_names[p->type]);
+        buf_printf(out, ",\"type\":\"%s\"", type_names[p->type]);
+        if (p->unit != UNIT_NONE)
+            buf_printf(out, ",\"unit\":\"%s\"", unit_name(p->unit));
+        buf_puts(out, ",\"doc\":");
         buf_put_json(out, p->doc, strlen(p->doc));
         buf_putc(out, '}');
     }

@@ -1,5 +1,5 @@
-/* The knobs that a policy declares: name, type, default, bounds and doc, and their values now. Values live here; the
- * policy reads a table that is written from them. Owned by the script. Invariant: every value is within what was
+/* The knobs that a policy declares: name, type, unit, default, bounds and doc, and their values now. Values live here;
+ * the policy reads a table that is written from them. Owned by the script. Invariant: every value is within what was
  * declared. */
 #ifndef LUA_PARAMS_H
 #define LUA_PARAMS_H
@@ -8,6 +8,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
+#include "engine/unit.h"
 
 enum { MAX_PARAMS = 32, MAX_MAP = 64, PARAM_NAME = 40, PARAM_TEXT = 64 };
 
@@ -28,6 +29,7 @@ struct param_value {
 struct param {
     char name[PARAM_NAME], doc[200];
     enum param_type type;
+    enum unit unit;  /* of a number, or of every value of a map */
     double min, max; /* -inf, inf when not given; of every value of a map */
     char choices[8][PARAM_TEXT];
     int n_choices;
@@ -47,7 +49,8 @@ int params_set(struct params *p, const char *json, size_t n, struct err *e);
 /* The values of now, to be given back by params_restore, or freed. */
 struct param_value *params_keep(const struct params *p);
 void params_restore(struct params *p, const struct param_value *kept);
-/* {"name":{"value":..,"default":..,"min":..,"max":..,"choices":[..],"type":"integer","doc":".."},...} */
+/* {"name":{"value":..,"default":..,"min":..,"max":..,"choices":[..],"type":"integer","unit":"ms","doc":".."},...}; no
+ * unit where none is declared. */
 void params_write(const struct params *p, struct buf *out);
 /* Writes the values into the table at index. A body. */
 void params_push(const struct params *p, lua_State *L, int index);

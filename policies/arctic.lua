@@ -123,7 +123,10 @@ return {
   },
 
   params = {
-    most = { default = 16, min = 1, max = 64, type = "integer", doc = "draft tokens of a request in a step" },
+    most = {
+      default = 16, min = 1, max = 64, type = "integer", unit = "tokens/step",
+      doc = "draft tokens of a request in a step",
+    },
     source = {
       default = "best", choices = { "best", "suffix", "lookup", "heads", "model" },
       doc = "where guesses come from: suffix trees of all that was said, the request's own text, heads, a draft model",
@@ -133,15 +136,18 @@ return {
       doc = "one guess, or several that branch (--device cpu; sources that have one guess only give that)",
     },
     margin = {
-      default = 0.2, min = 0, max = 10,
+      default = 0.2, min = 0, max = 10, unit = "ratio",
       doc = "share by which a draft token has to be worth more than its row costs",
     },
-    faith = { default = 0.8, min = 0, max = 1, doc = "of a draft model's guesses those that are right, at first" },
+    faith = {
+      default = 0.8, min = 0, max = 1, unit = "share",
+      doc = "of a draft model's guesses those that are right, at first",
+    },
     probe = {
-      default = 32, min = 1, type = "integer",
+      default = 32, min = 1, type = "integer", unit = "tokens",
       doc = "one draft token every so many, or fewer, for a request whose guesses are mostly wrong",
     },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   step = function(view, act, p)

@@ -257,36 +257,45 @@ return {
 
   params = {
     least = {
-      default = 20, min = 0, type = "integer",
+      default = 20, min = 0, type = "integer", unit = "steps",
       doc = "steps of a layout that have to be seen before its estimate is trusted",
     },
     try_every = {
-      default = 8, min = 1, type = "integer",
+      default = 8, min = 1, type = "integer", unit = "steps",
       doc = "until then, one step in so many tries the layout that was seen least",
     },
     again_every = {
-      default = 500, min = 2, type = "integer",
+      default = 500, min = 2, type = "integer", unit = "steps",
       doc = "one step in so many tries a layout again, each in turn",
     },
     margin = {
-      default = 0.02, min = 0, max = 0.5,
+      default = 0.02, min = 0, max = 0.5, unit = "share",
       doc = "share by which another layout has to be better than the last",
     },
-    short = { default = 0.1, min = 0, max = 1, doc = "pooled weights: KV is short with a smaller share of it free" },
-    idle = { default = 0.5, min = 0, max = 1, doc = "pooled weights: what of it stays free when layers are copied" },
-    calm = { default = 1, min = 0.01, max = 3600, doc = "pooled weights: seconds that it has to be idle before that" },
+    short = {
+      default = 0.1, min = 0, max = 1, unit = "share",
+      doc = "pooled weights: KV is short with a smaller share of it free",
+    },
+    idle = {
+      default = 0.5, min = 0, max = 1, unit = "share",
+      doc = "pooled weights: what of it stays free when layers are copied",
+    },
+    calm = {
+      default = 1, min = 0.01, max = 3600, unit = "s",
+      doc = "pooled weights: seconds that it has to be idle before that",
+    },
     phases = {
       default = true,
       doc = "with host memory for KV: groups change their pipeline stages, and their shares of the weights",
     },
     bind = { default = true, doc = "begin with one group of all ranks; else the partition stays as it is" },
     ahead = {
-      default = 10, min = 1, max = 600,
+      default = 10, min = 1, max = 600, unit = "s",
       doc = "seconds for which requests are expected to come as lately; view.arrival_rate is of as many",
     },
-    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
     premium = {
-      default = -1, type = "integer",
+      default = -1, type = "integer", unit = "priority",
       doc = "requests with this priority or a lower number have at least half of the ranks in one group",
     },
     preempt = {
@@ -294,7 +303,7 @@ return {
       doc = "lower priority numbers go first, and running requests of lower rank give way to them",
     },
     ageing = {
-      default = 30, min = 0.001, max = 1e6,
+      default = 30, min = 0.001, max = 1e6, unit = "s",
       doc = "premium, or with preempt: seconds of waiting that make up for one level of priority",
     },
   },

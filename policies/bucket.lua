@@ -15,11 +15,14 @@ return {
   lib = { "serve" },
 
   params = {
-    rate = { default = 2000, min = 0.001, max = 1e9, doc = "tokens a second of a tenant" },
-    burst = { default = 20000, min = 1, max = 1e9, doc = "tokens that a full bucket holds" },
-    guess = { default = 512, min = 1, max = 1e6, doc = "tokens of an answer without max_tokens" },
-    weights = { default = {}, min = 0.001, max = 1000, doc = "so many times the rate, by tenant; 1 when not named" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    rate = { default = 2000, min = 0.001, max = 1e9, unit = "tokens/s", doc = "tokens a second of a tenant" },
+    burst = { default = 20000, min = 1, max = 1e9, unit = "tokens", doc = "tokens that a full bucket holds" },
+    guess = { default = 512, min = 1, max = 1e6, unit = "tokens/request", doc = "an answer without max_tokens" },
+    weights = {
+      default = {}, min = 0.001, max = 1000, unit = "ratio",
+      doc = "so many times the rate, by tenant; 1 when not named",
+    },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   admit = function(request, view, act, p)

@@ -1,20 +1,20 @@
--- Two ways in one policy. By day, when `busy` requests or more come a second, the least prompt goes first and steps are
--- small, so that answers do not stall; by night, first come first served in large steps. A tenth of `busy` lies between
--- day's beginning and its end. The load decides, not the hour: a policy has no clock but the engine's.
+-- Two ways in one policy, by the load, not by the hour: a policy has no clock but the engine's. It is day while `busy`
+-- requests or more come a second: the least prompt goes first and steps are small, so that answers do not stall. Else
+-- it is night: first come first served in large steps. A tenth of `busy` lies between day's beginning and its end.
 
 local day = false
 
 return {
   api = 1,
-  doc = "By day the least prompt first in small steps, by night first come first served in large ones.",
+  doc = "Under load the least prompt first in small steps, else first come first served in large ones.",
   lib = { "order", "serve" },
 
   params = {
-    busy = { default = 4, min = 0, max = 1e6, doc = "requests a second from which it is day" },
-    patience = { default = 5, min = 0, max = 1000, doc = "by day: seconds by which 1000 tokens set a request back" },
-    day_budget = { default = 1024, min = 1, type = "integer", doc = "tokens per step by day" },
-    night_budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step by night" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "by day: requests to choose from" },
+    busy = { default = 4, min = 0, max = 1e6, unit = "requests/s", doc = "from so many on it is day" },
+    patience = { default = 5, min = 0, max = 1000, unit = "s/1000 tokens", doc = "by day, sets a long prompt back" },
+    day_budget = { default = 1024, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step by day" },
+    night_budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "by night" },
+    window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
   },
 
   needs = { "waiting.arrival", "waiting.remaining" },

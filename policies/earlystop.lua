@@ -49,7 +49,7 @@ return {
   },
 
   params = {
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   step = function(view, act, p)

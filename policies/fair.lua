@@ -20,9 +20,12 @@ return {
   doc = "Tenants share by tokens served, in proportion to their weights.",
 
   params = {
-    weights = { default = {}, min = 0.001, max = 1000, doc = "share of a tenant by name; 1 when not named" },
-    guess = { default = 128, min = 1, doc = "output tokens to expect of a request of a tenant not seen before" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    weights = {
+      default = {}, min = 0.001, max = 1000, unit = "ratio",
+      doc = "share of a tenant by name; 1 when not named",
+    },
+    guess = { default = 128, min = 1, unit = "tokens/request", doc = "an answer of a tenant not seen before" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = { "waiting.key", "waiting.first" },

@@ -7,7 +7,7 @@ return {
   doc = "First come, first served: decodes first, then prompt chunks in the order of arrival.",
 
   params = {
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   step = function(view, act, p)

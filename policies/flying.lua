@@ -70,15 +70,24 @@ return {
   doc = "Narrow groups under load, wide ones for few, premium and long requests.",
 
   params = {
-    many = { default = 8, min = 1, type = "integer", doc = "so many requests wait: narrow groups" },
+    many = { default = 8, min = 1, type = "integer", unit = "requests", doc = "so many requests wait: narrow groups" },
     crowd = {
-      default = 0, min = 0, type = "integer",
+      default = 0, min = 0, type = "integer", unit = "requests",
       doc = "so many requests are here, waiting or not: narrow groups; 0: only those that wait count",
     },
-    few = { default = 2, min = 0, type = "integer", doc = "at most so many requests are here: one wide group" },
-    narrow = { default = 1, min = 1, type = "integer", doc = "ranks of a narrow group" },
-    premium = { default = -1, type = "integer", doc = "requests of this priority or lower are premium" },
-    premium_width = { default = 0, min = 0, type = "integer", doc = "ranks of a premium request's group; 0: all" },
+    few = {
+      default = 2, min = 0, type = "integer", unit = "requests",
+      doc = "at most so many requests are here: one wide group",
+    },
+    narrow = { default = 1, min = 1, type = "integer", unit = "ranks", doc = "ranks of a narrow group" },
+    premium = {
+      default = -1, type = "integer", unit = "priority",
+      doc = "requests of this priority or lower are premium",
+    },
+    premium_width = {
+      default = 0, min = 0, type = "integer", unit = "ranks",
+      doc = "ranks of a premium request's group; 0: all",
+    },
     how = {
       default = "soft", choices = { "soft", "hard", "drain" },
       doc = "how running requests are interrupted for a premium one",
@@ -87,16 +96,16 @@ return {
       default = "migrate", choices = { "migrate", "park", "recompute" },
       doc = "what becomes of running requests",
     },
-    min_gap_ms = { default = 200, min = 0, max = 60000, doc = "time between two switches" },
+    min_gap_ms = { default = 200, min = 0, max = 60000, unit = "ms", doc = "time between two switches" },
     patience_ms = {
-      default = 2000, min = 1, type = "integer",
+      default = 2000, min = 1, type = "integer", unit = "ms",
       doc = "a soft or draining switch becomes hard after it",
     },
     ageing = {
-      default = 30, min = 0.001, max = 1e6,
+      default = 30, min = 0.001, max = 1e6, unit = "s",
       doc = "seconds of waiting that make up for one level of priority",
     },
-    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = { "waiting.first", "running.computed", "running.remaining" },

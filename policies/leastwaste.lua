@@ -8,8 +8,11 @@ return {
   lib = { "serve", "victims" },
 
   params = {
-    spare = { default = 0, min = 0, max = 10000, type = "integer", doc = "blocks to free beyond those lacking" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    spare = {
+      default = 0, min = 0, max = 10000, type = "integer", unit = "blocks",
+      doc = "blocks to free beyond those lacking",
+    },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = { "running.computed", "running.group", "running.blocks", "running.first" },

@@ -9,9 +9,9 @@ return {
   lib = { "serve" },
 
   params = {
-    limit_ms = { default = 5000, min = 1, max = 3.6e6, doc = "latest first token of who wishes for none" },
-    code = { default = 503, min = 429, max = 503, type = "integer", doc = "status of the refusal" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    limit_ms = { default = 5000, min = 1, max = 3.6e6, unit = "ms", doc = "latest first token of who wishes for none" },
+    code = { default = 503, min = 429, max = 503, type = "integer", unit = "status", doc = "status of the refusal" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   admit = function(request, view, act, p)

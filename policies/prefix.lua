@@ -8,9 +8,9 @@ return {
   lib = { "order", "serve" },
 
   params = {
-    ageing = { default = 500, min = 0, max = 1e6, doc = "cached tokens that a second of waiting makes up for" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests of the queue to choose from" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    ageing = { default = 500, min = 0, max = 1e6, unit = "tokens/s", doc = "cached ones, for which waiting makes up" },
+    window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = { "waiting.arrival" },

@@ -8,9 +8,9 @@ return {
   lib = { "victims" },
 
   params = {
-    ageing = { default = 30, min = 0.001, max = 1e6, doc = "seconds of waiting that make up for a level of priority" },
+    ageing = { default = 30, min = 0.001, max = 1e6, unit = "s", doc = "waiting makes up for a level of priority" },
     preempt = { default = true, doc = "running requests of lower rank give way when a request finds no room" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   admit = function(request, view, act, p)

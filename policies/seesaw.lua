@@ -123,26 +123,29 @@ return {
   doc = "Prompts in pipeline stages, tokens in tensor parallelism, KV in host memory in between.",
 
   params = {
-    pp = { default = 0, min = 0, max = 64, type = "integer", doc = "stages for prompts; 0: the most that can be" },
-    tokens_pp = { default = 1, min = 1, max = 64, type = "integer", doc = "stages for tokens" },
+    pp = {
+      default = 0, min = 0, max = 64, type = "integer", unit = "stages",
+      doc = "stages for prompts; 0: the most that can be",
+    },
+    tokens_pp = { default = 1, min = 1, max = 64, type = "integer", unit = "stages", doc = "stages for tokens" },
     micro = {
-      default = 0, min = 0, max = 1024, type = "integer",
+      default = 0, min = 0, max = 1024, type = "integer", unit = "batches",
       doc = "micro-batches of a step of prompts; 0: four for each stage",
     },
     turn_s = {
-      default = 10, min = 0.01, max = 3600,
+      default = 10, min = 0.01, max = 3600, unit = "s",
       doc = "seconds after which a phase ends that keeps others waiting (offline: many, with --starvation-seconds 0)",
     },
     ahead = {
-      default = 4, min = 1, max = 1024, type = "integer",
+      default = 4, min = 1, max = 1024, type = "integer", unit = "requests/step",
       doc = "sequences that come back from host memory at once while others make tokens",
     },
-    least_s = { default = 0.2, min = 0, max = 3600, doc = "seconds that a decode phase lasts at least" },
+    least_s = { default = 0.2, min = 0, max = 3600, unit = "s", doc = "seconds that a decode phase lasts at least" },
     few = {
-      default = 0, min = 0, type = "integer",
+      default = 0, min = 0, type = "integer", unit = "requests/step",
       doc = "prompts go on when at most so many make tokens, and nobody waits in host memory",
     },
-    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = {

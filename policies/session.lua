@@ -8,10 +8,16 @@ return {
   lib = { "serve" },
 
   params = {
-    least = { default = 256, min = 1, max = 1e6, type = "integer", doc = "cached tokens from which it is a next turn" },
-    patience_ms = { default = 2000, min = 0, max = 3.6e6, doc = "waiting of the first from which nobody overtakes it" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests of the queue to choose from" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    least = {
+      default = 256, min = 1, max = 1e6, type = "integer", unit = "tokens/request",
+      doc = "cached tokens from which it is a next turn",
+    },
+    patience_ms = {
+      default = 2000, min = 0, max = 3.6e6, unit = "ms",
+      doc = "waiting of the first from which nobody overtakes it",
+    },
+    window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = { "waiting.arrival", "waiting.preempted" },

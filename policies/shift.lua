@@ -29,21 +29,21 @@ return {
 
   params = {
     threshold = {
-      default = 512, min = 1, max = 1e6,
+      default = 512, min = 1, max = 1e6, unit = "tokens/step",
       doc = "tokens of a step (those not cached) above which the base layout runs",
     },
     hysteresis = {
-      default = 0.1, min = 0, max = 0.9,
+      default = 0.1, min = 0, max = 0.9, unit = "share",
       doc = "share of the threshold by which a step must be past it to change the layout",
     },
-    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
     base_sp = {
-      default = 0, min = 0, type = "integer",
+      default = 0, min = 0, type = "integer", unit = "ranks",
       doc = "base layout; 0: what base_tp leaves, or the least tensor parallel one that memory allows",
     },
-    base_tp = { default = 0, min = 0, type = "integer", doc = "the same; 0: what base_sp leaves" },
+    base_tp = { default = 0, min = 0, type = "integer", unit = "ranks", doc = "the same; 0: what base_sp leaves" },
     reserve = {
-      default = 0.3, min = 0, max = 1,
+      default = 0.3, min = 0, max = 1, unit = "share",
       doc = "share of a rank's memory that is kept for KV when the base layout is chosen",
     },
     preempt = {
@@ -51,7 +51,7 @@ return {
       doc = "lower priority numbers go first, and running requests of lower rank give way to them",
     },
     ageing = {
-      default = 30, min = 0.001, max = 1e6,
+      default = 30, min = 0.001, max = 1e6, unit = "s",
       doc = "with preempt: seconds of waiting that make up for one level of priority",
     },
   },

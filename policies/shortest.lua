@@ -10,11 +10,14 @@ return {
   lib = { "order", "serve" },
 
   params = {
-    patience = { default = 5, min = 0, max = 1000, doc = "seconds by which 1000 tokens of work set a request back" },
-    output = { default = 4, min = 0, max = 100, doc = "work of a token of the answer, in prompt tokens" },
-    guess = { default = 128, min = 1, max = 1e6, doc = "tokens of an answer of a tenant not seen before" },
-    window = { default = 32, min = 1, max = 256, type = "integer", doc = "requests of the queue to choose from" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    patience = { default = 5, min = 0, max = 1000, unit = "s/1000 tokens", doc = "sets a request back by its work" },
+    output = {
+      default = 4, min = 0, max = 100, unit = "ratio",
+      doc = "work of a token of the answer, in prompt tokens",
+    },
+    guess = { default = 128, min = 1, max = 1e6, unit = "tokens/request", doc = "an answer of a new tenant" },
+    window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   needs = { "waiting.key", "waiting.prompt", "waiting.remaining", "waiting.output" },

@@ -69,23 +69,26 @@ return {
   doc = "Pooled FFN weights: large steps fetch them, small ones send their rows to the owners.",
 
   params = {
-    margin = { default = 0.05, min = 0, max = 1, doc = "share of a step by which the other way has to be better" },
+    margin = {
+      default = 0.05, min = 0, max = 1, unit = "share",
+      doc = "share of a step by which the other way has to be better",
+    },
     patience_ms = {
-      default = 20, min = 0, max = 60000,
+      default = 20, min = 0, max = 60000, unit = "ms",
       doc = "a group changes once the other way would have saved so much time in all",
     },
     quiet_ms = {
-      default = 500, min = 0, max = 3600000,
+      default = 500, min = 0, max = 3600000, unit = "ms",
       doc = "without an arrival for so long, a batch that gets smaller is a tail",
     },
     least = {
-      default = 8, min = 0, type = "integer",
+      default = 8, min = 0, type = "integer", unit = "steps",
       doc = "steps that send rows that have to be seen before their estimate is trusted",
     },
-    first = { default = 0, min = 0, type = "integer", doc = "the first layer whose rows may be sent" },
-    last = { default = -1, min = -1, type = "integer", doc = "the last one; -1: of the model" },
+    first = { default = 0, min = 0, type = "integer", unit = "layer", doc = "the first layer whose rows may be sent" },
+    last = { default = -1, min = -1, type = "integer", unit = "layer", doc = "the last one; -1: of the model" },
     bind = { default = true, doc = "begin with the narrowest groups; else the partition stays as it is" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   fits = function(facts, p)

@@ -68,28 +68,31 @@ return {
   lib = { "victims" },
 
   params = {
-    dp = { default = 1, min = 1, max = 64, type = "integer", doc = "groups" },
-    sp = { default = 1, min = 1, max = 64, type = "integer", doc = "sequence parallel ranks of a group" },
+    dp = { default = 1, min = 1, max = 64, type = "integer", unit = "groups", doc = "groups" },
+    sp = {
+      default = 1, min = 1, max = 64, type = "integer", unit = "ranks",
+      doc = "sequence parallel ranks of a group",
+    },
     tp = {
-      default = 0, min = 0, max = 64, type = "integer",
+      default = 0, min = 0, max = 64, type = "integer", unit = "ranks",
       doc = "tensor parallel ranks of a group; 0: all that dp, sp and pp leave",
     },
-    pp = { default = 1, min = 1, max = 64, type = "integer", doc = "pipeline stages of a group" },
+    pp = { default = 1, min = 1, max = 64, type = "integer", unit = "stages", doc = "pipeline stages of a group" },
     micro = {
-      default = 0, min = 0, max = 1024, type = "integer",
+      default = 0, min = 0, max = 1024, type = "integer", unit = "batches",
       doc = "with pp: micro-batches of a step; 0: as many as stages",
     },
     when = {
       default = "hard", choices = { "hard", "drain" },
       doc = "how running requests are interrupted by a new partition",
     },
-    budget = { default = 8192, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
     preempt = {
       default = false,
       doc = "lower priority numbers go first, and running requests of lower rank give way to them",
     },
     ageing = {
-      default = 30, min = 0.001, max = 1e6,
+      default = 30, min = 0.001, max = 1e6, unit = "s",
       doc = "with preempt: seconds of waiting that make up for one level of priority",
     },
   },

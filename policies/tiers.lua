@@ -13,11 +13,14 @@ return {
   lib = { "serve", "victims" },
 
   params = {
-    interactive_ms = { default = 500, min = 1, max = 3.6e6, doc = "first token of priority 0 and below" },
-    batch_ms = { default = 30000, min = 1, max = 3.6e6, doc = "first token of priority 1" },
-    background_ms = { default = 600000, min = 1, max = 3.6e6, doc = "first token of priority 2 and above" },
+    interactive_ms = { default = 500, min = 1, max = 3.6e6, unit = "ms", doc = "first token of priority 0 and below" },
+    batch_ms = { default = 30000, min = 1, max = 3.6e6, unit = "ms", doc = "first token of priority 1" },
+    background_ms = {
+      default = 600000, min = 1, max = 3.6e6, unit = "ms",
+      doc = "first token of priority 2 and above",
+    },
     preempt = { default = true, doc = "running requests of a later tier and deadline give way" },
-    budget = { default = 2048, min = 1, type = "integer", doc = "tokens per step" },
+    budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
   admit = function(request, view, act, p)

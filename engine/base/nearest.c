@@ -11,22 +11,22 @@ static int least(int a, int b, int c)
     return m < c ? m : c;
 }
 
-/* Levenshtein, one row at a time. */
+/* Letters put in, left out, replaced, or changed with their neighbour; three rows of the table at a time. */
 static int distance(const char *a, size_t n, const char *b, size_t m)
 {
-    int row[MAX_WORD + 1];
+    int rows[3][MAX_WORD + 1];
     for (size_t j = 0; j <= m; j++)
-        row[j] = (int)j;
+        rows[0][j] = (int)j;
     for (size_t i = 1; i <= n; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
+        int *now = rows[i % 3], *last = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
+        now[0] = (int)i;
         for (size_t j = 1; j <= m; j++) {
-            int above = row[j];
-            row[j] = least(above + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
+            now[j] = least(last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] < now[j])
+                now[j] = before[j - 2] + 1;
         }
     }
-    return row[m];
+    return rows[n % 3][m];
 }
 
 const char *nearest_word(const char *word, const char *const *candidates, int n)

@@ -2,6 +2,7 @@
  * requests (why). What the server refuses is exit status 1, a server that does not answer 3. */
 #include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -269,7 +270,10 @@ static int run_diff(const char *from, const char *to, const char *labels[2], str
         return err_set(e, E_SYS, "diff is needed and cannot be run (%s): apt-get install diffutils", strerror(rc));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    return WIFEXITED(status) && WEXITSTATUS(status) <= 1 ? 0 : err_set(e, E_SYS, "diff did not come to its end");
+    bool unread = WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE; /* into `head`, say: nobody wants the rest */
+    return unread || (WIFEXITED(status) && WEXITSTATUS(status) <= 1)
+               ? 0
+               : err_set(e, E_SYS, "diff did not come to its end");
 }
 
 static int compare(struct session *s, struct err *e)

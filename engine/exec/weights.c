@@ -206,10 +206,10 @@ size_t weights_hold_bytes(const struct weights *w, const struct ffn_hold *h)
     return bytes;
 }
 
-static int check_shares(const struct weights *w, const struct ffn_setup *f, struct err *e)
+int weights_check_owners(const struct model_config *c, const struct ffn_setup *f, struct err *e)
 {
-    for (int l = 0; f && l < w->n_layers; l++) {
-        const char *why = slice_refusal(&w->config, ffn_shares(f, l));
+    for (int l = 0; f && l < c->n_layers; l++) {
+        const char *why = slice_refusal(c, ffn_shares(f, l));
         if (why)
             return err_set(e, E_UNSUPPORTED, "--pool-owner: layer %d cannot be cut into %d shares: %s", l,
                            ffn_shares(f, l), why);
@@ -358,7 +358,7 @@ int weights_load(struct weights **out, const struct weights_setup *s, struct err
     w->vectors = mem_new_array(n, sizeof *w->vectors);
     w->views = mem_new_array(ranks * ranks, sizeof *w->views);
     w->copies = s->copy_shards;
-    if (check_shares(w, s->ffn, e)) {
+    if (weights_check_owners(&w->config, s->ffn, e)) {
         weights_free(w);
         return E_UNSUPPORTED;
     }

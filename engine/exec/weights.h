@@ -31,7 +31,9 @@ struct weights_setup {
     const struct cut *cut; /* it loads this of the layers; NULL: all. While loading */
 };
 
-/* What loading will read, about: bytes as stored. ffn, rank, cut: as in weights_setup. */
+/* Can each layer be cut into as many shares as it has owners? ffn NULL: it is not. E_UNSUPPORTED says why not. */
+int weights_check_owners(const struct model_config *c, const struct ffn_setup *ffn, struct err *e);
+/* What loading will read, about: bytes as stored. ffn, rank, cut: as in weights_setup; owners that can be. */
 double weights_stored_bytes(const struct model *m, const struct ffn_setup *ffn, int rank, const struct cut *cut);
 /* Loads every tensor. E_FULL names what did not fit; E_UNSUPPORTED: copy_shards of a type whose blocks cannot be cut
  * so. */

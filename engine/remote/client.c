@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
@@ -152,6 +153,9 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
                struct remote_answer *out, struct err *e)
 {
     *out = (struct remote_answer){0};
+    struct clock clock;
+    clock_init_real(&clock);
+    int64_t began = clock_now(&clock);
     struct asking a = {.base = event_base_new(), .out = out};
     struct evhttp_connection *c = a.base ? evhttp_connection_base_new(a.base, NULL, r->host, (uint16_t)r->port) : NULL;
     struct evhttp_request *req = c ? evhttp_request_new(answered, &a) : NULL;
@@ -167,9 +171,11 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
         event_base_free(a.base);
     if (a.answered)
         return 0;
-    return a.over
-               ? err_set(e, E_GONE, "http://%s:%d answers with more than %d MiB", r->host, r->port, REMOTE_BYTES >> 20)
-               : err_set(e, E_GONE,
-                         "no answer from http://%s:%d within %d s: is the server there, and is that its admin port?",
-                         r->host, r->port, REMOTE_SECONDS);
+    if (a.over)
+        return err_set(e, E_GONE, "http://%s:%d answers with more than %d MiB", r->host, r->port, REMOTE_BYTES >> 20);
+    char how[24] = ""; /* else the connection was refused, or ended */
+    if (clock_now(&clock) - began >= REMOTE_SECONDS * INT64_C(900000000))
+        snprintf(how, sizeof how, " within %d s", REMOTE_SECONDS);
+    return err_set(e, E_GONE, "no answer from http://%s:%d%s: is the server there, and is that its admin port?",
+                   r->host, r->port, how);
 }

@@ -453,64 +453,6 @@ void kv_forget_rank(struct kv_pool *p, int rank)
     }
 }
 
-/* What places have on each rank. */
-struct recount {
-    int held[MAX_RANKS], cached[MAX_RANKS], unsaved[MAX_RANKS];
-    unsigned char *seen[MAX_RANKS]; /* [blocks of the rank] */
-};
-
-/* Counts what a place has on each rank; false when its own books do not agree. */
-static bool check_place(const struct kv_place *l, struct recount *c)
-{
-    int keys = 0, n_cached = 0, listed = 0, used = 0;
-    for (int i = 0; i < l->n_blocks; i++) {
-        const struct kv_block *b = &l->blocks[i];
-        uint64_t id;
-        if (b->refs < 0 || (keyed(b) && (!map_find(&l->index, b->key.h[0], &id) || (int)id != i)))
-            return false;
-        keys += keyed(b);
-        if (!b->refs && !keyed(b))
-            continue;
-        used++;
-        n_cached += b->refs == 0;
-        if (b->refs && !list_empty(&b->loss))
-            return false;
-        for (int k = 0; k < l->n; k++) {
-            int32_t phys = l->phys[(int64_t)i * l->n + k];
-            if (phys < 0 || phys >= l->n_blocks || c->seen[l->ranks[k]][phys]++)
-                return false;
-            (b->refs ? c->held : c->cached)[l->ranks[k]]++;
-            c->unsaved[l->ranks[k]] += !list_empty(&b->loss);
-        }
-    }
-    LIST_EACH(n, &l->cached)
-    listed++;
-    LIST_EACH(n, &l->saved)
-    listed++;
-    return n_cached == l->n_cached && listed == n_cached && keys == (int)l->index.count &&
-           used + l->n_unused == l->n_blocks;
-}
-
-bool kv_check(const struct kv_pool *p)
-{
-    struct recount c = {0};
-    bool good = true;
-    for (int r = 0; r < p->n_stores; r++)
-        c.seen[r] = mem_new((size_t)p->ranks[r].n_blocks);
-    for (int i = 0; i < p->n_places && good; i++)
-        good = check_place(p->places[i], &c);
-    for (int r = 0; r < p->n_stores && good; r++) {
-        const struct kv_rank *k = &p->ranks[r];
-        good = c.cached[r] == k->n_cached && c.unsaved[r] == k->n_unsaved &&
-               c.held[r] + c.cached[r] + k->n_free + k->n_lent == k->n_blocks;
-        for (int i = 0; i < k->n_free && good; i++)
-            good = !c.seen[r][k->free_list[i]]++;
-    }
-    for (int r = 0; r < p->n_stores; r++)
-        mem_free(c.seen[r]);
-    return good;
-}
-
 static struct kv_key key_of(struct sha256 h)
 {
     struct kv_key k;

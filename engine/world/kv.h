@@ -23,6 +23,13 @@
  * many is kept for those that run (kv_reserve). */
 enum { KV_UNIT = 16, MAX_PLACES = 256, KV_RESERVE_SHARE = 100 };
 
+/* Blocks that kv_check_part looks at. */
+enum { KV_CHECK_PART = 1 << 14 };
+
+struct kv_cursor {
+    int place, block;
+};
+
 struct kv_key {
     uint64_t h[2]; /* both 0: no key */
 };
@@ -147,7 +154,10 @@ void kv_take_back(struct kv_pool *p, int rank, int n, const int32_t *blocks); /*
 void kv_forget_cached(struct kv_pool *p);                                     /* every cached block becomes free */
 void kv_forget_rank(struct kv_pool *p,
                     int rank); /* its bytes are lost: cached blocks that lie on it become free, held ones keyless */
-bool kv_check(const struct kv_pool *p); /* full recount; false = a bug */
+bool kv_check(const struct kv_pool *p); /* full recount; false = a bug. For millions of blocks it takes seconds */
+/* A few milliseconds of it: the sums, and the next KV_CHECK_PART blocks by themselves, from *at on (at first zero), in
+ * turns through all places; where there are no more than that, all of kv_check. */
+bool kv_check_part(const struct kv_pool *p, struct kv_cursor *at);
 
 /* Prefix keys: a SHA-256 chain over units of KV_UNIT tokens, begun with the tenant's salt, so tenants never share and
  * equal keys mean equal text. A block of u units has the key of its last unit: so the same chain serves every place.

@@ -29,6 +29,7 @@
 ---@field min number?
 ---@field max number?
 ---@field type "integer"?
+---@field unit "ms"|"s"|"share"|"ratio"|"tokens"|"tokens/request"|"tokens/step"|"tokens/s"|"s/1000 tokens"|"requests"|"requests/step"|"requests/s"|"steps"|"blocks"|"ranks"|"groups"|"stages"|"batches"|"layer"|"priority"|"status"|nil
 ---@field choices string[]?
 ---@field doc string?
 

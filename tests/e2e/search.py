@@ -313,6 +313,59 @@ def no_difference(folder):
     assert r.returncode == 1 and "the width has to be odd, not 2" in r.stderr, r.stderr
 
 
+UNITS = """
+return { api = 1, doc = "Params whose ends follow from their units.",
+  params = {
+    budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step" },
+    calm_ms = { default = 5, min = 1, max = 3600000, unit = "ms" },
+    many = { default = 4, min = 1, type = "integer", unit = "requests" },
+    weight = { default = 1, min = 0, unit = "ratio" },
+  },
+  step = function(view, act, p)
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting, p.budget)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end }
+"""
+
+
+def units(folder):
+    """What no run can reach is not searched, and that is told; what only a unit bounds is searched."""
+    policy, out, goal = (
+        write(folder, "units.lua", UNITS),
+        os.path.join(folder, "units.json"),
+        ["--objective", "p50 TTFT"],
+    )
+    r = call("tune", "--policy", policy, *NODE, *LOAD, *goal, "--budget", "4", "--json", out)
+    assert r.returncode == 0, r.stderr
+    data = json.load(open(out))
+    cuts = {c["param"]: c for c in data["cut"]}
+    assert set(cuts) == {"budget", "calm_ms", "many"}, cuts
+    assert cuts["budget"] == {
+        "param": "budget",
+        "unit": "tokens/step",
+        "declared": None,
+        "to": 4096,
+        "why": "--max-num-batched-tokens",
+    }, cuts
+    assert cuts["many"]["to"] == 80 and 10000 <= cuts["calm_ms"]["to"] < 60000, cuts
+    assert cuts["calm_ms"]["declared"] == 3600000 and cuts["calm_ms"]["unit"] == "ms", cuts
+    for p in data["points"]:
+        assert p["params"]["budget"] <= 4096 and p["params"]["many"] <= 80 and "weight" not in p["params"], p
+    assert "Cut      budget to 4096 tokens/step (--max-num-batched-tokens), calm_ms to " in r.stdout, r.stdout
+    assert "(--param NAME=LOW..HIGH): weight\n" in r.stdout, r.stdout
+    # the default is the policy's own, although a step has less: it is run as it is, and is as good as what it is cut to
+    simulated = call("simulate", "--policy", policy, *NODE, *LOAD, "--json", out)
+    assert simulated.returncode == 0, simulated.stderr
+    own = json.load(open(out))["runs"][0]["ttft_ms"]["p50"]
+    assert abs(data["points"][0]["values"]["p50 TTFT"] / own - 1) < 1e-9, (data["points"][0], own)
+    r = call("tune", "--policy", policy, *NODE, *LOAD, *goal, "--param", "budget=5000..8000")
+    assert r.returncode == 1 and "from 4096 tokens/step on (--max-num-batched-tokens)" in r.stderr, r.stderr
+
+
 def interrupts(folder):
     hill = write(folder, "hill.lua", HILL)
     p = subprocess.Popen(
@@ -437,7 +490,7 @@ with tempfile.TemporaryDirectory() as where:
     for check in (
         (tune_mistakes, numbers)
         if "ASAN_OPTIONS" in os.environ
-        else (optimum, windows, fronts, no_difference, tune_mistakes, interrupts, numbers)
+        else (optimum, windows, fronts, no_difference, units, tune_mistakes, interrupts, numbers)
     ):
         check(where)
         print("ok", check.__name__)

@@ -143,6 +143,39 @@ static void a_failed_owner_means_503_where_nobody_has_room(void **state)
     model_close(m);
 }
 
+/* Heads of 32, so no tensor parallelism, and no shares of it: the engine says so before it loads anything. */
+static void owners_that_cannot_share_are_refused_at_the_start(void **state)
+{
+    (void)state;
+    static const char *const owners[] = {"layer-mod:2", "contiguous:2", "layer-mod:4"};
+    for (size_t i = 0; i < sizeof owners / sizeof *owners; i++) {
+        struct clock clock;
+        struct engine *engine;
+        struct err e = {0};
+        struct model *m = open_model("tests/data/gold_qwen3.json", DT_F16);
+        struct ffn_setup ffn = pool_of(m, 4, 2, FFN_SLICED, owners[i]);
+        clock_init_real(&clock);
+        assert_int_equal(model_config(m)->head_dim, 32);
+        struct engine_setup s = {.ops = backend_cpu(),
+                                 .device = {.n_threads = 1},
+                                 .model = m,
+                                 .limits = {.max_num_seqs = 4, .max_num_batched_tokens = 64, .max_model_len = 256},
+                                 .kv_dtype = DT_F16,
+                                 .kv_bytes = 16 << 20,
+                                 .block_size = 16,
+                                 .clock = &clock,
+                                 .threaded = true,
+                                 .quiet = true,
+                                 .n_ranks = 4,
+                                 .ffn = &ffn};
+        policy_fcfs(&s.policy);
+        assert_int_equal(engine_create(&engine, &s, &e), E_UNSUPPORTED);
+        if (!strstr(e.text, "--pool-owner: layer 0 cannot be cut into ") || !strstr(e.text, "multiple of 64 wide"))
+            fail_msg("%s", e.text);
+        model_close(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +188,7 @@ int main(void)
         cmocka_unit_test(a_failed_owner_loses_no_request_where_others_have_room),
         cmocka_unit_test(a_failed_owner_of_shares_loses_no_request),
         cmocka_unit_test(a_failed_owner_means_503_where_nobody_has_room),
+        cmocka_unit_test(owners_that_cannot_share_are_refused_at_the_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

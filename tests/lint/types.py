@@ -200,6 +200,11 @@ def binding():
     }
 
 
+def units():
+    """What a number of a parameter may count."""
+    return [u for u in strings("engine/unit.c", "names") if u]
+
+
 def calls():
     """By table: the names of functions that the binding has, and those that have a signature here."""
     queries = ("queries", "verbs", "verbs_probe", "verbs_embed")
@@ -290,6 +295,7 @@ def made():
         "---@field min number?",
         "---@field max number?",
         '---@field type "integer"?',
+        "---@field unit " + "|".join(f'"{u}"' for u in units()) + "|nil",
         "---@field choices string[]?",
         "---@field doc string?",
         "",
@@ -351,6 +357,9 @@ def unknown():
 def unsaid():
     """Each name has its words in the reference."""
     told, text = said(), read(REFERENCE)
+    for unit in units():
+        if not re.search(rf"^\| .*`{re.escape(unit)}`", text, re.M):
+            yield f"{REFERENCE}: nothing of the unit '{unit}'"
     for kind, names in binding().items():
         for n in names:
             if n not in told.get(PLACES[kind], {}) and f"`{n}`" not in text:

@@ -68,7 +68,7 @@ describe("fcfs", function()
       for params, why in pairs {
         [{ budget = 0 }] = "param 'budget' must be at least 1",
         [{ budget = 1.5 }] = "param 'budget' must be a whole number",
-        [{ budget = "many" }] = "param 'budget' must be a integer, not a string",
+        [{ budget = "many" }] = "param 'budget' must be an integer, not a string",
         [{ bugdet = 5 }] = "the policy has no param 'bugdet'; did you mean 'budget'?",
       } do
         local ok, err = e:set(params)

@@ -193,6 +193,74 @@ static void random_operations_conserve(void **state)
     kv_free(&p);
 }
 
+/* Two ranks, and a place on each and on both: more than one part. */
+static void open_many(struct kv_pool *p, int n_blocks)
+{
+    int ranks[] = {0, 1};
+    kv_init(p, 2, n_blocks);
+    assert_int_equal(kv_place_open(p, &(struct kv_place_setup){ranks, 1, 1, 1, 16}), 0);
+    assert_int_equal(kv_place_open(p, &(struct kv_place_setup){ranks + 1, 1, 1, 1, 16}), 1);
+    assert_int_equal(kv_place_open(p, &(struct kv_place_setup){ranks, 2, 1, 1, 32}), 2);
+}
+
+/* How many parts it takes from here until one is wrong; 0: none of `most` is. */
+static int parts_until_wrong(const struct kv_pool *p, struct kv_cursor *at, int most)
+{
+    for (int i = 1; i <= most; i++)
+        if (!kv_check_part(p, at))
+            return i;
+    return 0;
+}
+
+static void parts_come_to_every_block(void **state)
+{
+    (void)state;
+    enum { N = KV_CHECK_PART, PARTS = 4 + 1 }; /* four times as many blocks, by shares */
+    struct kv_pool p;
+    struct kv_cursor at = {0};
+    open_many(&p, N);
+    for (int i = 0; i < 1000; i++)
+        assert_true(kv_take(&p, i % 3) >= 0);
+    assert_true(kv_check(&p));
+    assert_int_equal(parts_until_wrong(&p, &at, 2 * PARTS), 0);
+    struct {
+        int place, block;
+    } wrong[] = {{0, 0}, {0, N - 1}, {1, 7}, {2, 0}, {2, N / 2}, {2, N - 1}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct kv_block *b = &p.places[wrong[i].place]->blocks[wrong[i].block];
+        int32_t refs = b->refs;
+        b->refs = -1;
+        int parts = parts_until_wrong(&p, &at, PARTS);
+        assert_in_range(parts, 1, PARTS);
+        b->refs = refs;
+    }
+    assert_int_equal(parts_until_wrong(&p, &at, PARTS), 0);
+    p.ranks[1].n_cached++; /* a sum is looked at every time, as far as it can be wrong by itself */
+    p.ranks[1].n_free = p.ranks[1].n_blocks;
+    assert_false(kv_check_part(&p, &at));
+    kv_free(&p);
+}
+
+/* As few as in most tests: all of it at once. */
+static void a_small_pool_is_recounted_whole(void **state)
+{
+    (void)state;
+    struct kv_pool p;
+    struct kv_cursor at = {0};
+    open_many(&p, 64);
+    int32_t a = kv_take(&p, 2), b = kv_take(&p, 2);
+    assert_true(kv_check_part(&p, &at));
+    int32_t was = p.places[2]->phys[2 * b];
+    p.places[2]->phys[2 * b] = p.places[2]->phys[2 * a]; /* two blocks in one place: nothing by itself */
+    assert_false(kv_check_part(&p, &at));
+    p.places[2]->phys[2 * b] = was;
+    p.ranks[0].n_free--; /* one is in nobody's hands */
+    assert_false(kv_check_part(&p, &at));
+    p.ranks[0].n_free++;
+    assert_true(kv_check_part(&p, &at));
+    kv_free(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -203,6 +271,8 @@ int main(void)
         cmocka_unit_test(quick_keys_tell_near_texts_apart),
         cmocka_unit_test(quick_keys_are_a_chain),
         cmocka_unit_test(random_operations_conserve),
+        cmocka_unit_test(parts_come_to_every_block),
+        cmocka_unit_test(a_small_pool_is_recounted_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,10 @@ static void make_job(const struct search *s, const struct point *p, struct job *
     own->items = mem_resize(own->items, (size_t)(own->n + s->space.n + 3), sizeof *own->items);
     for (int i = 0; i < s->space.n; i++) {
         buf_printf(&b, "%s=", s->space.params[i].name);
-        tune_space_value(&s->space, i, p->u[i], &b);
+        if (p->plain)
+            tune_space_default(&s->space, i, &b);
+        else
+            tune_space_value(&s->space, i, p->u[i], &b);
         x->args[x->n_args++] = (char *)"--policy-param";
         x->args[x->n_args++] = own->items[own->n++] = buf_take(&b);
     }
@@ -57,6 +60,8 @@ static void take_result(struct search *s, struct point *p, struct job *x)
     const struct json *run = json_first(json_find(x->result, "runs"));
     p->failure = x->failure;
     x->failure = NULL;
+    if (p->plain)
+        tune_limits_read(&s->limits, x->result, s->windows.rows, s->windows.tokens);
     p->known = run != NULL;
     p->refused = !run && p->failure;
     for (int i = 0; i < s->n_objectives + s->n_bounds && p->known; i++)
@@ -368,15 +373,28 @@ static int refine(struct search *s, int n, struct err *e)
     return 0;
 }
 
+/* The policy as it is; how far to look is known from its run, and coordinates are from then on. */
+static int run_default(struct search *s, struct point *first, struct err *e)
+{
+    *first = (struct point){.whole = true, .plain = true};
+    int rc = tune_run_points(s, first, 1, e);
+    first->plain = false;
+    if (!first->known)
+        return rc;
+    int cut = tune_space_cut(&s->space, &s->limits, rc ? NULL : e);
+    first->known = !cut;
+    for (int d = 0; d < s->space.n && !cut; d++)
+        first->u[d] = s->space.params[d].by_default;
+    return rc ? rc : cut;
+}
+
 static int search_all(struct search *s, struct err *e)
 {
     int budget = (int)s->ask->budget, wide = budget * 2 / 5, whole = budget > 5 ? budget / 5 : 1,
         rest = budget - 1 - wide - whole;
-    struct point first = {.whole = true};
-    for (int d = 0; d < s->space.n; d++)
-        first.u[d] = s->space.params[d].by_default;
+    struct point first;
     s->n_planned = 1 + wide * SHORTER + whole + (rest > 0 ? rest : 0);
-    int rc = tune_run_points(s, &first, 1, e);
+    int rc = run_default(s, &first, e);
     keep(s, &first, 1);
     if (!rc && first.withdrawn)
         return err_set(e, E_POLICY,
@@ -458,6 +476,8 @@ static void put_refused(const struct search *s, struct buf *out)
 
 static void put_head(const struct search *s, struct buf *out)
 {
+    struct buf cuts = {0};
+    tune_space_cuts(&s->space, &cuts);
     buf_printf(out, "Policy   %s\nTrace    %s, %.0f requests, seed %llu\nSearched", s->ask->policy, s->ask->trace,
                s->windows.rows, (unsigned long long)s->ask->seed);
     for (int i = 0; i < s->space.n; i++) {
@@ -469,6 +489,9 @@ static void put_head(const struct search *s, struct buf *out)
     }
     for (int i = 0; i < s->space.n_left; i++)
         buf_printf(out, "%s %s", i ? "," : "\nLeft     for want of bounds (--param NAME=LOW..HIGH):", s->space.left[i]);
+    if (cuts.len)
+        buf_printf(out, "\nCut      %s", cuts.data);
+    buf_free(&cuts);
     buf_printf(out, "\nRuns     %d simulations in virtual time: predictions of a fitted model, never measurements\n",
                s->n_spent);
     put_refused(s, out);
@@ -505,7 +528,9 @@ static int write_files(const struct search *s, int best, struct err *e)
                 buf_printf(&out, "%s\"%s\"", comma, s->space.params[d].name);
                 comma = ",";
             }
-        buf_puts(&out, "],\"elsewhere\":");
+        buf_puts(&out, "],\"cut\":");
+        tune_space_cuts_json(&s->space, &out);
+        buf_puts(&out, ",\"elsewhere\":");
         tune_json_elsewhere(s, &out);
         buf_puts(&out, ",\"points\":[");
         for (int i = 0; i < s->n_points; i++) {

@@ -16,6 +16,7 @@ struct point {
     double u[TUNE_MAX];
     double values[MAX_VALUES];    /* objectives, then what is bounded */
     double excess;                /* how far past the bounds, summed; 0: all are kept */
+    bool plain;                   /* with the policy's own params, not those of u */
     bool whole, known, withdrawn; /* run on the whole trace; it has values; the policy did not live to the end */
     bool refused; /* it cannot be run at all: failure says why. Costs nothing, and is in no way better or worse than
                      another */
@@ -42,6 +43,7 @@ struct search {
     int n_spent, n_planned; /* simulations */
     double n_finished;      /* of the default's run: a point that loses requests is not better */
     struct tune_windows windows;
+    struct tune_limits limits;                 /* by the plain point's run */
     struct point elsewhere[2 * TUNE_QUARTERS]; /* by quarter: the default's, the best's; filled by tune_try_elsewhere */
     struct plateau plateaus[TUNE_MAX];
     struct rng rng;

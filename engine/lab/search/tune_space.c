@@ -19,6 +19,16 @@ static double rounded(double v)
     return strtod(text, NULL);
 }
 
+/* Three digits, and no less than v: an end of a range, for people to read. */
+static double rounded_up(double v)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.3g", v);
+    if (strtod(text, NULL) < v)
+        snprintf(text, sizeof text, "%.3g", v * 1.005); /* half of the last digit, at most */
+    return strtod(text, NULL);
+}
+
 static double held(const struct tune_param *p, double v)
 {
     return v < p->low ? p->low : v > p->high ? p->high : v;
@@ -61,6 +71,15 @@ void tune_space_value(const struct tune_space *s, int i, double u, struct buf *o
         buf_printf(out, "%.17g", number_at(p, u));
         return;
     }
+}
+
+void tune_space_default(const struct tune_space *s, int i, struct buf *out)
+{
+    const struct tune_param *p = &s->params[i];
+    if (p->kind <= TUNE_INTEGER)
+        buf_printf(out, "%.17g", held(p, p->home));
+    else
+        tune_space_value(s, i, p->by_default, out);
 }
 
 void tune_space_json(const struct tune_space *s, const double *u, struct buf *out)
@@ -124,6 +143,7 @@ static int read_bounds(struct tune_param *p, const char *text, struct err *e)
         return err_set(e, E_INPUT, "--param %.40s: the policy allows %g to %g", p->name, p->low, p->high);
     p->low = low;
     p->high = high;
+    p->asked = true;
     return 0;
 }
 
@@ -149,9 +169,13 @@ static bool read_declared(struct tune_param *p, const struct json *d)
                 p->by_default = (i + 0.5) / p->n_choices;
         return p->n_choices > 0;
     }
+    const char *unit = json_text(json_find(d, "unit"));
     p->kind = !strcmp(type, "integer") ? TUNE_INTEGER : TUNE_NUMBER;
-    p->low = json_type(min) == JSON_NUMBER ? json_number(min) : -INFINITY;
-    p->high = json_type(max) == JSON_NUMBER ? json_number(max) : INFINITY;
+    p->unit = unit ? unit_named(unit) : UNIT_NONE;
+    unit_range(p->unit, &p->low, &p->high);
+    p->home = json_number(def);
+    p->low = json_type(min) == JSON_NUMBER ? json_number(min) : fmin(p->low, p->home);
+    p->high = json_type(max) == JSON_NUMBER ? json_number(max) : p->high;
     return true;
 }
 
@@ -169,20 +193,101 @@ static int add_param(struct tune_space *s, const struct json *d, const struct st
         return err_set(e, E_INPUT, "--param %.40s: only numbers have bounds", p.name);
     if (bounds)
         TRY(read_bounds(&p, bounds, e));
-    if (!possible || (numeric && (!isfinite(p.low) || !isfinite(p.high)))) {
+    bool ends = isfinite(p.high) || tune_unit_is_limited(p.unit);
+    if (!possible || (numeric && (!isfinite(p.low) || !ends))) {
         if (wanted)
             return err_set(e, E_INPUT, "--param %.40s: the policy does not bound it: give --param %.40s=LOW..HIGH",
                            json_key(d), json_key(d));
         s->left[s->n_left++] = mem_strdup(json_key(d));
         return 0;
     }
-    if (numeric) {
-        p.by_log = p.low > 0 && p.high / p.low >= 100;
-        p.by_default = coordinate_of(&p, json_number(json_find(d, "default")));
-    }
     s->params[s->n++] = p;
     return 0;
 }
+
+/* ---- what a unit cuts off */
+
+static int nothing_left(struct err *e)
+{
+    return err_set(e, E_UNSUPPORTED, "no param is left to search: those without bounds want --param NAME=LOW..HIGH");
+}
+
+static int cut_param(struct tune_param *p, const struct tune_limits *l, struct err *e)
+{
+    struct tune_limit limit;
+    p->declared = p->high;
+    if (!tune_limit_of(l, p->unit, &limit) || limit.most >= p->high || (p->asked && !limit.hard))
+        return 0;
+    if (p->asked && p->low > limit.most)
+        return err_set(e, E_INPUT, "--param %.40s: from %.6g %s on (%s) it makes no difference", p->name, limit.most,
+                       unit_name(p->unit), limit.why);
+    double most = p->kind == TUNE_INTEGER ? ceil(limit.most) : limit.hard ? limit.most : rounded_up(limit.most);
+    p->high = fmax(fmax(most, p->low), limit.hard ? p->low : p->home);
+    if (p->high >= p->declared)
+        p->high = p->declared;
+    else
+        p->cut_why = limit.why;
+    return 0;
+}
+
+int tune_space_cut(struct tune_space *s, const struct tune_limits *l, struct err *e)
+{
+    int n = s->n;
+    s->n = 0;
+    for (int i = 0; i < n; i++) {
+        struct tune_param p = s->params[i];
+        bool numeric = p.kind <= TUNE_INTEGER;
+        if (numeric)
+            TRY(cut_param(&p, l, e));
+        if (numeric && !isfinite(p.high)) {
+            s->left[s->n_left++] = mem_strdup(p.name);
+            continue;
+        }
+        if (numeric) {
+            p.by_log = p.low > 0 && p.high / p.low >= 100;
+            p.by_default = coordinate_of(&p, p.home);
+        }
+        s->params[s->n++] = p;
+    }
+    return s->n ? 0 : nothing_left(e);
+}
+
+void tune_space_cuts(const struct tune_space *s, struct buf *out)
+{
+    const char *comma = "";
+    for (int i = 0; i < s->n; i++) {
+        const struct tune_param *p = &s->params[i];
+        if (!p->cut_why)
+            continue;
+        buf_printf(out, "%s%s to %.6g %s (%s)", comma, p->name, p->high, unit_name(p->unit), p->cut_why);
+        comma = ", ";
+    }
+}
+
+void tune_space_cuts_json(const struct tune_space *s, struct buf *out)
+{
+    const char *comma = "";
+    buf_putc(out, '[');
+    for (int i = 0; i < s->n; i++) {
+        const struct tune_param *p = &s->params[i];
+        if (!p->cut_why)
+            continue;
+        buf_printf(out, "%s{\"param\":", comma);
+        buf_put_json(out, p->name, strlen(p->name));
+        buf_printf(out, ",\"unit\":\"%s\",\"declared\":", unit_name(p->unit));
+        if (isfinite(p->declared))
+            json_put_double(out, p->declared);
+        else
+            buf_puts(out, "null");
+        buf_puts(out, ",\"to\":");
+        json_put_double(out, p->high);
+        buf_printf(out, ",\"why\":\"%s\"}", p->cut_why);
+        comma = ",";
+    }
+    buf_putc(out, ']');
+}
+
+/* ---- all of it */
 
 static int check_names(const struct tune_space *s, const struct strings *asked, struct err *e)
 {
@@ -216,10 +321,7 @@ int tune_space_open(struct tune_space *s, const char *declared, const struct str
     for (const struct json *d = json_first(s->declared); d && s->n < TUNE_MAX; d = json_next(d))
         if (!is_named(fixed, json_key(d), &value))
             TRY(add_param(s, d, asked, e));
-    if (!s->n)
-        return err_set(e, E_UNSUPPORTED,
-                       "no param is left to search: those without bounds want --param NAME=LOW..HIGH");
-    return 0;
+    return s->n ? 0 : nothing_left(e);
 }
 
 void tune_space_close(struct tune_space *s)

@@ -58,6 +58,8 @@ int tune_windows_read(struct tune_windows *w, const struct arrivals_setup *trace
     size_t n = 0;
     int rc = read_all(trace, &list, &n, e);
     *w = (struct tune_windows){.rows = (double)n, .generated = generator_named(trace->spec)};
+    for (size_t i = 0; i < n; i++)
+        w->tokens += list[i].tokens;
     w->span_s = n ? list[n - 1].at_s : 0;
     double part = w->span_s / TUNE_QUARTERS;
     if (part > 0) {

@@ -16,7 +16,7 @@ struct tune_window {
 };
 
 struct tune_windows {
-    double rows, span_s; /* of all; span: from the first arrival to the last */
+    double rows, tokens, span_s; /* of all; span: from the first arrival to the last */
     bool generated;
     struct tune_window busiest, quarters[TUNE_QUARTERS]; /* of span 0: all of it, each */
 };

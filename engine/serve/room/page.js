@@ -140,7 +140,7 @@ function takePulse(it) {
 
 function curve(id, names, format) {
   const values = names.map(name => pulses.map(p => p.seen[name] ?? p[name] ?? null));
-  const top = Math.max(1e-9, ...values.flat().filter(v => v !== null));
+  const most = Math.max(0, ...values.flat().filter(v => v !== null)), top = most || 1;
   const x = i => 480 - (pulses.length - 1 - i) * 480 / (WINDOW - 1);
   $(id).replaceChildren(...values.map((row, k) => {
     let d = "", pen = false;
@@ -150,7 +150,7 @@ function curve(id, names, format) {
     });
     return shape("path", {d, class: `s${k}`});
   }));
-  say(`${id}-top`, `top ${format(top)}`);
+  say(`${id}-top`, most ? `top ${format(most)}` : "");
 }
 
 const colours = new Map(); // layout -> its class, in the order of appearance
@@ -263,23 +263,46 @@ function drawNow(it) {
 
 // ---- the policy
 
+// A value as it is typed: a table of numbers is an object.
+function typed(v) {
+  return typeof v === "object" ? JSON.stringify(v) : String(v);
+}
+
+function fromTyped(text, was) {
+  if (typeof was === "number") return Number(text);
+  if (typeof was === "boolean") return text === "true";
+  if (typeof was !== "object") return text;
+  try { return JSON.parse(text); } catch { return text; } // the server says what is wrong with it
+}
+
+function valueBox(name, p) {
+  const choices = typeof p.value === "boolean" ? ["true", "false"] : p.choices;
+  if (!choices) return node("input", {type: typeof p.value === "number" ? "number" : "text", name, step: "any", "aria-label": name});
+  const box = node("select", {name, "aria-label": name});
+  box.append(...choices.map(c => node("option", {value: c}, c)));
+  return box;
+}
+
 function field(name, p) {
-  const label = node("label", {}, name), pair = node("span", {class: "pair"});
-  const box = node("input", {type: typeof p.value === "number" ? "number" : "text", name, step: "any", "aria-label": name});
-  box.value = String(p.value);
-  const send = v => patch(name, typeof p.value === "number" ? Number(v) : typeof p.value === "boolean" ? v === "true" : v);
+  const label = node("label", {}, p.unit ? `${name}, ` : name), pair = node("span", {class: "pair"}), box = valueBox(name, p);
+  box.value = typed(p.value);
+  const send = v => patch(name, fromTyped(v, p.value));
   if (typeof p.value === "number" && Number.isFinite(p.min) && Number.isFinite(p.max)) {
-    const slide = node("input", {type: "range", min: p.min, max: p.max, step: "any", "aria-label": `${name}, slider`});
+    const whole = p.type === "integer"; // else what is read is sent: four digits
+    const slide = node("input", {type: "range", min: p.min, max: p.max, step: whole ? 1 : "any", "aria-label": `${name}, slider`});
+    const short = () => Math.min(p.max, Math.max(p.min, Number(Number(slide.value).toPrecision(4))));
+    const read = () => whole ? slide.value : String(short());
     slide.value = p.value;
-    slide.oninput = () => { box.value = Number(slide.value).toPrecision(4); };
-    slide.onchange = () => send(slide.value);
+    slide.oninput = () => { box.value = read(); };
+    slide.onchange = () => send(read());
     box.min = p.min;
     box.max = p.max;
     pair.append(slide);
   }
   box.onchange = () => send(box.value);
   pair.append(box);
-  label.append(pair, node("small", {}, `${p.doc ?? ""} (default ${p.default})`));
+  if (p.unit) label.append(node("span", {class: "unit"}, p.unit));
+  label.append(pair, node("small", {}, `${p.doc ?? ""} (default ${typed(p.default)}${p.unit ? ` ${p.unit}` : ""})`));
   return label;
 }
 
@@ -287,7 +310,7 @@ let shown = ""; // which policy's params the form has
 
 async function patch(name, value) {
   const r = await answer("PATCH", "/admin/policy/params", JSON.stringify({[name]: value}));
-  say("params-said", r.ok ? `${name} is ${value}` : r.why, r.ok ? "good" : "bad");
+  say("params-said", r.ok ? `${name} is ${typed(value)}` : r.why, r.ok ? "good" : "bad");
   shown = "";
 }
 
