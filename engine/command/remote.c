@@ -19,7 +19,7 @@
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
-enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000, SLOWEST = 5 };
+enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000 };
 
 struct session {
     struct app *app;
@@ -369,7 +369,7 @@ static int why(struct session *s, struct err *e)
     if (o->why_id)
         buf_printf(&s->path, "/admin/requests/%s", o->why_id);
     else
-        buf_printf(&s->path, "/admin/requests?slowest=%d", SLOWEST);
+        buf_printf(&s->path, "/admin/requests?slowest=%d", (int)o->slowest);
     if (!ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {
