@@ -24,7 +24,7 @@ struct vm_budget {
 };
 
 struct vm;
-typedef void (*vm_body)(lua_State *L, void *arg);                    /* may raise */
+typedef void (*vm_body)(lua_State *L, void *arg);                /* may raise */
 typedef void (*vm_line)(lua_State *L, lua_Debug *ar, void *ctx); /* before each line of Lua that runs */
 
 struct vm {
@@ -46,7 +46,7 @@ struct vm {
     int64_t deadline_ns;           /* when it is late, or late again */
     bool killed, denied;
     bool ticking, watching; /* the hook is that of a call's beginning; the watchdog looks on */
-    vm_line line; /* NULL: nobody follows */
+    vm_line line;           /* NULL: nobody follows */
     void *line_ctx;
     struct gauge gauge;
     uint64_t instructions; /* counted when there is no watchdog */

@@ -54,8 +54,8 @@ static const struct opt_row rows[] = {
     {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_REVISIT, AT(policies), "NAME|FILE", NULL, 0, 0, NULL,
      "with --recording: a policy that was live then, if no file of its name in the policy folder has its bytes; may be "
      "given several times"},
-    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_NEW | IN_REVISIT, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
-     "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
+    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_NEW | IN_REVISIT, AT(policy_dir), "FOLDER", NULL, 0, 0,
+     NULL, "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
     {"state-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SERVE, AT(state_dir), "FOLDER", NULL, 0, 0, NULL,
      "where versions of policies, the record of who changed them, and the last good one are kept; made if need be; one "
      "server at a time. Unless --policy is given, a start begins with the last good one"},
@@ -546,11 +546,11 @@ int opts_where(enum opts_command c)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {
-        "serve",       "run",         "batch",           "policy check",    "policy test",
-        "policy why",  "policy step", "policy new",      "lua-path",        "simulate",
-        "reproduce",   "tune",        "plan",            "regret",          "policy push",
-        "policy list", "policy show", "policy diff",     "policy activate", "policy rollback",
-        "policy log"};
+    static const char *const names[] = {"serve",       "run",         "batch",           "policy check",
+                                        "policy test", "policy why",  "policy step",     "policy new",
+                                        "lua-path",    "simulate",    "reproduce",       "tune",
+                                        "plan",        "regret",      "policy push",     "policy list",
+                                        "policy show", "policy diff", "policy activate", "policy rollback",
+                                        "policy log"};
     return c < CMD_HELP ? names[c] : "help";
 }

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 enum { WIDTH = 100, COUNT_WIDTH = 8, MOST_COLUMNS = 40, CELL = 40 };
 
 /* ---- plain text */
@@ -18,8 +17,7 @@ static void put_plain(struct buf *out, const char *text)
         else if (*text == '\xc2' && ((unsigned char)text[1] & 0xe0) == 0x80) { /* U+0080 to U+009F */
             buf_putc(out, '?');
             text++;
-        }
-        else
+        } else
             buf_putc(out, (unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text);
     }
 }
@@ -174,11 +172,14 @@ static int read_columns(const struct json *rows, const char *names[MOST_COLUMNS]
     return n;
 }
 
+/* The value of a row, or with row NULL the column's name, as it is shown. Returns how wide that is. */
 static size_t cell(const struct json *row, const char *name, char text[CELL])
 {
     struct buf b = {0};
     const struct json *v = json_find(row, name);
-    if (v)
+    if (!row)
+        put_plain(&b, name);
+    else if (v)
         put_value(&b, v);
     snprintf(text, CELL, "%s", b.data ? b.data : "");
     buf_free(&b);
@@ -192,14 +193,16 @@ static void put_rows(struct buf *out, const struct json *rows)
     int n = read_columns(rows, names), shown = 0;
     size_t wide[MOST_COLUMNS] = {0};
     for (int i = 0; i < n; i++)
-        wide[i] = strlen(names[i]);
+        wide[i] = cell(NULL, names[i], text);
     for (const struct json *r = json_first(rows); r && shown < STEP_VIEW_ROWS; r = json_next(r), shown++)
         for (int i = 0; i < n; i++) {
             size_t len = cell(r, names[i], text);
             wide[i] = len > wide[i] ? len : wide[i];
         }
-    for (int i = 0; i < n; i++)
-        buf_printf(out, "  %*s", (int)wide[i], names[i]);
+    for (int i = 0; i < n; i++) {
+        cell(NULL, names[i], text);
+        buf_printf(out, "  %*s", (int)wide[i], text);
+    }
     buf_puts(out, n ? "\n" : "");
     shown = 0;
     for (const struct json *r = json_first(rows); r && shown < STEP_VIEW_ROWS; r = json_next(r), shown++) {

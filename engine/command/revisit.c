@@ -1,4 +1,5 @@
-/* `moonshift policy step` and `moonshift policy why --recording`: what a recording says of a decision, or of requests. */
+/* `moonshift policy step` and `moonshift policy why --recording`: what a recording says of a decision, or of requests.
+ */
 #include <stdio.h>
 
 #include "engine/cli/step_view.h"
@@ -27,10 +28,10 @@ static int print(const struct app *a, const struct buf *found, struct err *e)
 {
     struct buf text = {0};
     struct json *j = a->opts.as_json ? NULL : json_parse(found->data, found->len, NULL, e);
-    int rc = a->opts.as_json                         ? 0
-             : !j                                    ? E_INPUT
-             : a->opts.command == CMD_POLICY_STEP    ? step_render(j, a->opts.recording, &text, e)
-                                                     : why_render(j, NULL, &text, e);
+    int rc = a->opts.as_json                      ? 0
+             : !j                                 ? E_INPUT
+             : a->opts.command == CMD_POLICY_STEP ? step_render(j, a->opts.recording, &text, e)
+                                                  : why_render(j, NULL, &text, e);
     const struct buf *shown = a->opts.as_json ? found : &text;
     if (!rc && (fwrite(shown->data, 1, shown->len, stdout) != shown->len || (a->opts.as_json && putchar('\n') == EOF)))
         rc = err_set(e, E_SYS, "the text cannot be written");

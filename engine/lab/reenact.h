@@ -45,8 +45,8 @@ struct reenact_setup {
  * long as it is used. */
 void reenact_engine(struct engine_setup *out, struct engine_play *play, const struct recording_head *h,
                     struct model *model);
-/* Plays to the end, to the decision that is looked at, or to the first difference. E_INPUT: the recording is malformed. out and what are freed by the
- * caller, on failure too. */
+/* Plays to the end, to the decision that is looked at, or to the first difference. E_INPUT: the recording is malformed.
+ * out and what are freed by the caller, on failure too. */
 int reenact_run(struct reenactment *out, struct replay *what, const struct reenact_setup *s, struct err *e);
 void reenact_free(struct reenactment *r);
 

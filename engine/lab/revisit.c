@@ -144,9 +144,8 @@ static void put_decided(struct engine *engine, struct buf *out)
     const char *verdict = json_text(json_find(json_find(d, "policy"), "verdict"));
     buf_puts(out, ",\"decided\":");
     json_write(out, d, NULL);
-    struct json *state = verdict && strcmp(verdict, "ok") != 0
-                             ? asked(engine, &(struct engine_message){.kind = IN_STATE})
-                             : NULL;
+    struct json *state =
+        verdict && strcmp(verdict, "ok") != 0 ? asked(engine, &(struct engine_message){.kind = IN_STATE}) : NULL;
     put_text(out, "error", json_text(json_find(json_find(state, "policy"), "last_error")));
     json_free(state);
     json_free(log);
@@ -158,8 +157,9 @@ static void show(void *ctx, struct engine *engine, const struct reenact_decision
     struct buf *out = v->out;
     const struct policy *p = engine_policy(engine);
     v->found = true;
-    buf_printf(out, "{\"decision\":%" PRIu64 ",\"line\":%" PRIu64 ",\"t_ns\":%" PRId64 ",\"policy\":{\"name\":",
-               d->number, d->line, d->t_ns);
+    buf_printf(out,
+               "{\"decision\":%" PRIu64 ",\"line\":%" PRIu64 ",\"t_ns\":%" PRId64 ",\"policy\":{\"name\":", d->number,
+               d->line, d->t_ns);
     buf_put_json(out, p->name, strlen(p->name));
     put_text(out, "sha256", p->sha256);
     buf_printf(out, "},\"plan\":{\"equal\":%s", strcmp(d->recorded, d->came_out) ? "false" : "true");

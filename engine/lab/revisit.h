@@ -1,6 +1,6 @@
 /* Looking back into a recording: one decision as a debugger shows it, or the stories of requests, out of an exact
- * replay. Owned by whoever asks, one thread. Invariant: what is shown was compared with the recording up to there; where
- * the replay leaves it, nothing is shown. */
+ * replay. Owned by whoever asks, one thread. Invariant: what is shown was compared with the recording up to there;
+ * where the replay leaves it, nothing is shown. */
 #ifndef LAB_REVISIT_H
 #define LAB_REVISIT_H
 

@@ -64,7 +64,6 @@ class Recorded:
     def __init__(self, folder, policy, *more, params=None):
         self.path, self.answers, names = f"{folder}/{os.path.basename(policy)}.rec", {}, []
         with Server("--record", self.path, *FEW, *more, policy=policy) as server:
-
             if params:
                 assert server.ask("PATCH", "/admin/policy/params", json.dumps(params))[0].status == 200
 
