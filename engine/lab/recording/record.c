@@ -1,7 +1,6 @@
 /* The lines after the first one (which record_head.c writes): a letter, the time in ns since the engine's start where
  * it has one, and fields with a blank between them. A request is named by the order in which it was admitted (0, 1,
- * ...);
- * '-' stands for none.
+ * ...); '-' stands for none.
  *
  * - a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...: a request
  * is handed in; order '-': turned away; asked: 1 for logprobs of the prompt, 2 when the client gave no max_tokens (then
