@@ -13,8 +13,8 @@ from file_site import BINARY, ENV
 
 FILE, SIZES, SHARE = "tests/data/policy_costs.txt", (8, 64, 512), 1.2
 RENEW = "python3 tests/e2e/costs.py --update && python3 tests/lint/costs.py --update"
-HEAD = f"""# Bytecodes that one call of each hook of the shipped policies executes, by the number of requests that are here,
-# half of which run: `moonshift policy check` counts them. Made by
+HEAD = f"""# Bytecodes that one call of each hook of the shipped policies executes, by the number of requests that
+# are here, half of which run: `moonshift policy check` counts them. Made by
 # {RENEW}
 """
 
