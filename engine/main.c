@@ -57,7 +57,11 @@ static int obey(struct app *a, struct err *e)
     case CMD_POLICY_TEST:
         return policy_test(a->opts.file, a->opts.watch, &a->status, e);
     case CMD_POLICY_WHY:
-        return a->opts.why_file ? why_command(&a->opts, e) : command_remote(a, e);
+        return a->opts.why_file    ? why_command(&a->opts, e)
+               : a->opts.recording ? command_revisit(a, e)
+                                   : command_remote(a, e);
+    case CMD_POLICY_STEP:
+        return command_revisit(a, e);
     case CMD_POLICY_NEW:
         places_policies(a->opts.policy_dir, a->policy_dir);
         return policy_new(&(struct policy_new){a->opts.file, a->opts.template, a->policy_dir}, e);

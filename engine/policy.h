@@ -105,6 +105,9 @@ struct policy_ops {
      * are declared. set: all or nothing; E_INPUT names what is wrong. */
     void (*params_get)(void *ctx, struct buf *json);
     int (*params_set)(void *ctx, const char *json, size_t n, struct err *e);
+    /* The next call of step is followed, line by line: what it saw, which lines ran, what it logged is appended to out,
+     * one JSON object (lua/follow.h), when that call has ended; out stays until then. For replays: it is slow. */
+    void (*follow)(void *ctx, struct buf *out);
     /* A request entered, moved, changed or left: for policies that keep columns. Called right after the change. */
     void (*metrics)(void *ctx, const char *labels,
                     struct buf *out); /* own series; labels like policy="fcfs",version="ab12" */

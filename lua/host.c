@@ -7,6 +7,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "lua/check.h"
+#include "lua/follow.h"
 #include "lua/scan.h"
 #include "lua/libs.h"
 #include "lua/script.h"
@@ -24,6 +25,8 @@ struct duration {
 struct host {
     struct script *script;
     struct duration hooks[HOOK_COUNT], collector;
+    struct buf text;    /* with lua_opts.keep_text: all of it, as libs_text makes it */
+    struct buf *follow; /* where the next call of step is told; NULL: nobody follows */
 };
 
 static void observe(struct duration *d, int64_t ns)
@@ -95,10 +98,30 @@ static enum verdict admit(void *ctx, const struct request *r, const struct view 
     return measured(h, HOOK_ADMIT, script_admit(h->script, r, v, a, e));
 }
 
+static enum verdict followed_step(struct host *h, const struct view *v, struct plan *p, struct err *e)
+{
+    struct follow *f = follow_begin(h->script);
+    struct err mine = {0};
+    enum verdict verdict = script_step(h->script, v, p, &mine);
+    follow_tell(f, &(struct follow_end){verdict, &mine, p, h->text.data, h->text.len}, h->follow);
+    h->follow = NULL;
+    if (e)
+        *e = mine;
+    return verdict;
+}
+
 static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct err *e)
 {
     struct host *h = ctx;
+    if (h->follow)
+        return followed_step(h, v, p, e);
     return measured(h, HOOK_STEP, script_step(h->script, v, p, e));
+}
+
+static void follow(void *ctx, struct buf *out)
+{
+    struct host *h = ctx;
+    h->follow = h->text.len ? out : NULL;
 }
 
 static enum verdict finish(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e)
@@ -143,6 +166,7 @@ static void destroy(void *ctx)
 {
     struct host *h = ctx;
     script_close(h->script);
+    buf_free(&h->text);
     mem_free(h);
 }
 
@@ -156,6 +180,7 @@ static const struct policy_ops ops = {
     .import_state = import_state,
     .params_get = params_get,
     .params_set = set_params,
+    .follow = follow,
     .metrics = metrics,
     .destroy = destroy,
 };
@@ -186,6 +211,8 @@ int lua_policy_load(struct policy *out, const char *name, const char *source, si
     if (!rc) {
         struct host *h = mem_new(sizeof *h);
         h->script = s;
+        if (o->keep_text)
+            libs_text(&libs, c.source, c.n, &h->text);
         s->opts.libs = NULL;
         s->opts.folder = NULL;
         *out = (struct policy){.ops = &ops, .ctx = h};

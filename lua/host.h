@@ -27,6 +27,7 @@ struct lua_opts {
                                 before */
     bool again;              /* the same source passed just now: neither its tests nor made-up views are run */
     bool quiet;              /* no log lines */
+    bool keep_text;          /* the policy keeps its text: it can be followed */
     const char *folder;      /* of the policy's file: its libraries lie in lib/ there. NULL: it may have none */
     struct libs *libs;       /* those that were read; of the loader, NULL for its callers */
     int n_ranks; /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they

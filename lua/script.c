@@ -7,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/nearest.h"
+#include "lua/follow.h"
 #include "lua/sandbox.h"
 #include "lua/value.h"
 #include "lua/verbs.h"
@@ -398,6 +399,8 @@ static void body_step(lua_State *L, void *arg)
     struct call *c = arg;
     struct bind *b = &c->script->bind;
     begin(L, c, HOOK_STEP, FRESH_ALL);
+    if (c->script->follow)
+        follow_view(c->script->follow, L, c->view);
     if (c->malformed)
         return;
     bind_push(b, L, b->view_ref);

@@ -26,6 +26,7 @@ struct script {
         written_by;      /* of hooks; the call that is known to have written into the view, 0: none (bind.watched) */
     uint64_t spied_call; /* this call is followed line by line, to see where it writes into the view; 0: none */
     char spied_at[WHERE_BYTES]; /* the last place, "file:line", before the view was found written */
+    struct follow *follow;      /* the next call of step is followed; NULL: it is not (lua/follow.h) */
     struct lib_names libs;      /* that its table names */
     int lib_ref;                /* the global `lib` */
 };

@@ -169,17 +169,28 @@ static void arm(lua_State *L)
     lua_sethook(L, on_late, LUA_MASKCOUNT, 1);
 }
 
+/* Whoever follows the call is told of its next line. */
+static bool is_line(struct vm *vm, lua_State *L, lua_Debug *ar)
+{
+    if (ar->event != LUA_HOOKLINE)
+        return false;
+    if (vm->line && !vm->killed)
+        vm->line(L, ar, vm->line_ctx);
+    return true;
+}
+
 /* A good call is over before the watchdog could be of use, and waking that takes longer than the call. So it begins
  * under a hook, which counts, too; only a long one that need not be counted to its end goes on without, at full speed.
  */
 static void on_tick(lua_State *L, lua_Debug *ar)
 {
-    (void)ar;
     struct vm *vm = vm_of(L);
-    vm->gauge.bytecodes += TICK;
+    if (is_line(vm, L, ar))
+        return;
+    vm->gauge.bytecodes += vm->line ? 1 : TICK;
     if (clock_now(&vm->clock) >= vm->deadline_ns)
         be_late(vm, L);
-    if (vm->gauge.counting || vm->gauge.bytecodes < TICKED)
+    if (vm->gauge.counting || vm->line || vm->gauge.bytecodes < TICKED)
         return;
     vm->ticking = false;
     lua_sethook(L, NULL, 0, 0);
@@ -189,8 +200,9 @@ static void on_tick(lua_State *L, lua_Debug *ar)
 
 static void on_count(lua_State *L, lua_Debug *ar)
 {
-    (void)ar;
     struct vm *vm = vm_of(L);
+    if (is_line(vm, L, ar))
+        return;
     if (vm->killed || ++vm->instructions > (uint64_t)vm->budget.hard_ns * INSTRUCTIONS_PER_US / 1000)
         stop_here(vm, L);
 }
@@ -199,7 +211,15 @@ static void on_count(lua_State *L, lua_Debug *ar)
 static void hook(struct vm *vm)
 {
     vm->ticking = true;
-    lua_sethook(vm->L, vm->watch ? on_tick : on_count, LUA_MASKCOUNT, vm->watch ? TICK : 1);
+    lua_sethook(vm->L, vm->watch ? on_tick : on_count, LUA_MASKCOUNT | (vm->line ? LUA_MASKLINE : 0),
+                vm->watch && !vm->line ? TICK : 1);
+}
+
+void vm_follow(struct vm *vm, vm_line line, void *ctx)
+{
+    vm->line = line;
+    vm->line_ctx = ctx;
+    hook(vm);
 }
 
 /* ---- the call */

@@ -24,7 +24,8 @@ struct vm_budget {
 };
 
 struct vm;
-typedef void (*vm_body)(lua_State *L, void *arg); /* may raise */
+typedef void (*vm_body)(lua_State *L, void *arg);                /* may raise */
+typedef void (*vm_line)(lua_State *L, lua_Debug *ar, void *ctx); /* before each line of Lua that runs */
 
 struct vm {
     lua_State *L;
@@ -45,6 +46,8 @@ struct vm {
     int64_t deadline_ns;           /* when it is late, or late again */
     bool killed, denied;
     bool ticking, watching; /* the hook is that of a call's beginning; the watchdog looks on */
+    vm_line line;           /* NULL: nobody follows */
+    void *line_ctx;
     struct gauge gauge;
     uint64_t instructions; /* counted when there is no watchdog */
     int64_t last_ns;       /* wall time of the last call */
@@ -66,6 +69,8 @@ static inline struct vm *vm_of(lua_State *L)
 /* Runs body protected, with an empty stack of its own. On any verdict but OK the cause is in e, one line,
  * escaped. */
 enum verdict vm_call(struct vm *vm, struct vm_budget b, vm_body body, void *arg, struct err *e);
+/* From now on calls are followed line by line, and their bytecodes counted to the last one; line NULL: no more. */
+void vm_follow(struct vm *vm, vm_line line, void *ctx);
 /* Around host code that pushes values on the policy's behalf. */
 static inline void vm_host_enter(struct vm *vm)
 {

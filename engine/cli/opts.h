@@ -21,6 +21,7 @@ enum opts_command {
     CMD_POLICY_CHECK,
     CMD_POLICY_TEST,
     CMD_POLICY_WHY,
+    CMD_POLICY_STEP,
     CMD_POLICY_NEW,
     CMD_LUA_PATH,
     CMD_SIMULATE,
@@ -124,8 +125,11 @@ struct opts {
     char *file;     /* of the other verbs of policy: their first word */
     char *template; /* NULL: the one to begin with */
     bool watch;
-    /* policy why */
+    /* policy why, policy step */
     char *why_id, *why_file; /* NULL: not given */
+    int64_t slowest;
+    char *recording; /* NULL: a running server is asked */
+    double at_s;     /* of step, whose number is `file` */
     /* policy push, list, show, diff, activate, rollback, log */
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */

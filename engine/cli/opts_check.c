@@ -200,8 +200,34 @@ static int check_remote(const struct opts *o, struct err *e)
                    o->command == CMD_POLICY_PUSH ? "file" : "policy", opts_command_name(o->command));
 }
 
+/* Which of the ways to look back. */
+static int check_revisit(const struct opts *o, struct err *e)
+{
+    bool step = o->command == CMD_POLICY_STEP, at = opts_given(o, "at");
+    int64_t number = 0;
+    if (step && !o->recording)
+        return err_set(e, E_INPUT, "which recording? moonshift policy step N --recording FILE");
+    if (step && !o->file == !at)
+        return err_set(e, E_INPUT, "which decision? one of its number, as moonshift simulate counts, and --at SECONDS");
+    if (o->recording && !o->recording[0])
+        return err_set(e, E_INPUT, "--recording wants a file's name");
+    if (step && o->file && (opts_human(o->file, &number) || number < 1))
+        return err_set(e, E_INPUT, "a decision's number is 1 or more, not '%.40s'", o->file);
+    if (!o->recording && (opts_given(o, "policy") || opts_given(o, "policy-dir")))
+        return err_set(e, E_INPUT, "--policy and --policy-dir are for a --recording");
+    if (o->recording && (o->why_file || opts_given(o, "server")))
+        return err_set(e, E_INPUT, "one of --recording, --file and --server is asked");
+    return o->why_id && opts_given(o, "slowest")
+               ? err_set(e, E_INPUT, "--slowest is for no request in particular: leave it or the id away")
+               : 0;
+}
+
 int opts_cross_check(struct opts *o, struct err *e)
 {
+    if (opts_where(o->command) & IN_REVISIT)
+        TRY(check_revisit(o, e));
+    if (o->command == CMD_POLICY_STEP)
+        return 0;
     if (opts_where(o->command) & IN_REMOTE)
         return check_remote(o, e);
     if (o->command == CMD_POLICY_CHECK)

@@ -95,6 +95,7 @@ static const char overview[] =
     "  moonshift policy check FILE            would this policy be accepted, and what does it cost?\n"
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
     "  moonshift policy why ID                where the time of a request went, and why it waited\n"
+    "  moonshift policy step N --recording F  what a recorded decision rests on, line by line\n"
     "  moonshift policy new NAME              write a policy to begin with\n"
     "  moonshift policy push FILE             send a policy to a running server; also: list, show, diff, activate,\n"
     "                                         rollback, log\n"
@@ -208,14 +209,30 @@ static const char test_head[] =
     "wrong; 3: the server does not answer. docs/policy-life.md tells more.\n"
 
 static const char why_head[] =
-    "moonshift policy why [ID] [--server URL | --file TIMELINE.json]\n"
+    "moonshift policy why [ID] [--server URL | --recording FILE | --file TIMELINE.json]\n"
     "\n"
     "Where the time of a request went, and why it waited: the parts of its time to first token with a bar for\n"
     "each, then each span in its order. ID is the answer's id, or the X-Request-Id; without one, the slowest that\n"
-    "a running server knows of. --file reads what /admin/requests has answered before (- is stdin).\n"
+    "a running server knows of. --recording replays what serve --record wrote, and answers as that server would\n"
+    "have; there ID may also be the number that decisions give a request. --file reads what /admin/requests has\n"
+    "answered before (- is stdin).\n"
     "\n"
     "  moonshift policy why cmpl-order-66\n"
+    "  moonshift policy why --slowest 3 --recording tuesday.rec\n"
     "  curl -s 'http://127.0.0.1:8001/admin/requests?slowest=3' | moonshift policy why --file -\n" REMOTE_STATUS;
+
+static const char step_head[] =
+    "moonshift policy step N --recording FILE [--policy FILE ...] [flags]\n"
+    "moonshift policy step --at SECONDS --recording FILE [--policy FILE ...] [flags]\n"
+    "\n"
+    "Replays what serve --record wrote up to one decision and shows it as a debugger would: the plan beside the\n"
+    "recorded one, the facts that the policy saw, what it logged, and its source with a count beside each line that\n"
+    "ran. N counts decisions from 1 on, as moonshift simulate counts them. The policy has to be the one that was\n"
+    "live, to the byte.\n"
+    "\n"
+    "  moonshift policy step 31 --recording tuesday.rec\n"
+    "\n"
+    "In the source, 3x: it was begun three times; -: it has code, and was not reached.\n";
 
 static const char new_head[] =
     "moonshift policy new NAME [--from NAME|FILE]\n"
@@ -318,6 +335,7 @@ const char *opts_head(enum opts_command command)
                                         [CMD_POLICY_LOG] = log_head,
                                         [CMD_POLICY_SHADOW] = shadow_head,
                                         [CMD_POLICY_WHY] = why_head,
+                                        [CMD_POLICY_STEP] = step_head,
                                         [CMD_POLICY_NEW] = new_head,
                                         [CMD_HELP] = overview,
                                         [CMD_VERSION] = overview};

@@ -51,8 +51,11 @@ static const struct opt_row rows[] = {
      "native: the built-in one, without a script"},
     {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_SIMULATE, AT(policies), "NAME|FILE[:PARAM=VALUE,...]", "fcfs", 0,
      0, NULL, "the policy, as in serve; given several times, each policy gets its own run, and they are compared"},
-    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_NEW, AT(policy_dir), "FOLDER", NULL, 0, 0, NULL,
-     "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
+    {"policy", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_REVISIT, AT(policies), "NAME|FILE", NULL, 0, 0, NULL,
+     "with --recording: a policy that was live then, if no file of its name in the policy folder has its bytes; may be "
+     "given several times"},
+    {"policy-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, ALL | IN_NEW | IN_REVISIT, AT(policy_dir), "FOLDER", NULL, 0, 0,
+     NULL, "the folder of policies; the live one's file is watched (default: policies/ here or beside the program)"},
     {"state-dir", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SERVE, AT(state_dir), "FOLDER", NULL, 0, 0, NULL,
      "where versions of policies, the record of who changed them, and the last good one are kept; made if need be; one "
      "server at a time. Unless --policy is given, a start begins with the last good one"},
@@ -358,6 +361,12 @@ static const struct opt_row rows[] = {
 
     {"file", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_WHY, AT(why_file), "FILE", NULL, 0, 0, NULL,
      "what GET /admin/requests answered; - is stdin"},
+    {"slowest", NULL, 0, OPT_COUNT, GROUP_RESULTS, IN_WHY, AT(slowest), "N", "5", 1, 100, NULL,
+     "without an ID: so many, by time to first token"},
+    {"recording", NULL, 0, OPT_TEXT, GROUP_TRAFFIC, IN_REVISIT, AT(recording), "FILE", NULL, 0, 0, NULL,
+     "what serve --record wrote: it is replayed, and no server is asked"},
+    {"at", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_STEP, AT(at_s), "SECONDS", "0", 0, 1e9, NULL,
+     "instead of N: the first decision so many seconds after the recording's start, or later"},
     {"from", NULL, 0, OPT_TEXT, GROUP_RESULTS, IN_NEW, AT(template), "NAME|FILE", NULL, 0, 0, NULL,
      "copy this policy, with the libraries that it names, instead of the one to begin with"},
     {"server", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_REMOTE, AT(server), "URL", NULL, 0, 0, NULL,
@@ -381,8 +390,8 @@ static const struct opt_row rows[] = {
      0, 0, NULL, "also a version that is in quarantine"},
     {"verify", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_LOG, AT(verify), NULL, "false", 0, 0, NULL,
      "is every line bound to the one before it?"},
-    {"json", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REMOTE & ~IN_DIFF, AT(as_json), NULL, "false", 0, 0, NULL,
-     "print what the server answered, for scripts"},
+    {"json", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REMOTE | IN_STEP, AT(as_json), NULL, "false", 0, 0, NULL,
+     "print JSON, for scripts: what the server answered, or would have; of diff and step what they found"},
 
     {"watch", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_TEST, AT(watch), NULL, "false", 0, 0, NULL,
      "run again whenever these files change, until Ctrl-C"},
@@ -523,6 +532,7 @@ int opts_where(enum opts_command c)
                                [CMD_POLICY_CHECK] = IN_CHECK,
                                [CMD_POLICY_TEST] = IN_TEST,
                                [CMD_POLICY_WHY] = IN_WHY,
+                               [CMD_POLICY_STEP] = IN_STEP,
                                [CMD_POLICY_NEW] = IN_NEW,
                                [CMD_LUA_PATH] = IN_PATH,
                                [CMD_SIMULATE] = IN_SIMULATE | IN_ONE,
@@ -545,10 +555,11 @@ int opts_where(enum opts_command c)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {
-        "serve",           "run",         "batch",        "policy check", "policy test", "policy why",
-        "policy new",      "lua-path",    "simulate",     "reproduce",    "tune",        "plan",
-        "regret",          "policy push", "policy list",  "policy show",  "policy diff", "policy activate",
-        "policy rollback", "policy log",  "policy shadow"};
+    static const char *const names[] = {"serve",       "run",          "batch",           "policy check",
+                                        "policy test", "policy why",   "policy step",     "policy new",
+                                        "lua-path",    "simulate",     "reproduce",       "tune",
+                                        "plan",        "regret",       "policy push",     "policy list",
+                                        "policy show", "policy diff",  "policy activate", "policy rollback",
+                                        "policy log",  "policy shadow"};
     return c < CMD_HELP ? names[c] : "help";
 }

@@ -111,6 +111,17 @@ int app_start_lua(struct app *a, struct err *e)
     return 0;
 }
 
+int app_start_lua_untimed(struct app *a, int n_ranks, struct err *e)
+{
+    TRY(app_start_lua(a, e));
+    places_policies(a->opts.policy_dir, a->policy_dir);
+    a->lua.n_ranks = n_ranks;
+    a->lua.soft_ns = a->lua.bytecodes = INT64_MAX / 4; /* no call is slow, and only an endless one is stopped */
+    a->lua.hard_ns = INT64_C(500000000);
+    a->lua.quiet = true;
+    return 0;
+}
+
 static int read_policy(struct app *a, const struct policy_ref *ref, struct policy *out, struct err *e)
 {
     TRY(policy_ref_path(ref, a->policy_dir, a->policy_path, e));

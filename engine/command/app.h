@@ -83,6 +83,8 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e);
 int app_plan_pool(struct app *a, struct engine_setup *s, struct err *e);
 void app_name_policy(struct app *a, const char *path);
 int app_start_lua(struct app *a, struct err *e);
+/* The same for virtual time, on a node of so many ranks: how fast this machine is must not show. */
+int app_start_lua_untimed(struct app *a, int n_ranks, struct err *e);
 /* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller
  * destroys it. */
 int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
@@ -119,7 +121,7 @@ bool app_is_alone(const struct app *a); /* there is an encoder and no model that
 int app_open_encoder(struct app *a, struct err *e);
 struct embed_plan app_plan_encoder(struct app *a);
 
-/* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c */
+/* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c, revisit.c */
 
 int command_serve(struct app *a, struct err *e);
 int command_run(struct app *a, struct err *e);
@@ -132,6 +134,7 @@ int command_plan(struct app *a, struct err *e);
 int command_regret(struct app *a, struct err *e);
 int command_reproduce(struct app *a, struct err *e);
 int command_policy_check(struct app *a, struct err *e);
-int command_remote(struct app *a, struct err *e); /* policy push, list, show, diff, activate, rollback, log */
+int command_revisit(struct app *a, struct err *e); /* policy step, policy why: of a recording */
+int command_remote(struct app *a, struct err *e);  /* policy push, list, show, diff, activate, rollback, log */
 
 #endif

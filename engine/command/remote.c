@@ -1,8 +1,8 @@
 /* The commands about a running server: its policies (push, list, show, diff, activate, rollback, log, shadow) and its
  * requests (why). What the server refuses is exit status 1, a server that does not answer 3. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
-enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000, SLOWEST = 5 };
+enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000 };
 
 struct session {
     struct app *app;
@@ -251,10 +251,25 @@ static int to_file(const struct buf *text, char path[64], struct err *e)
     return ok ? 0 : err_set(e, E_SYS, "cannot write %s: %s", path, strerror(errno));
 }
 
+/* What a child writes there, to its end. */
+static int read_all(int fd, struct buf *out, struct err *e)
+{
+    char part[4096];
+    for (;;) {
+        ssize_t n = read(fd, part, sizeof part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n ? err_set(e, E_SYS, "cannot read what diff says: %s", strerror(errno)) : 0;
+        buf_put(out, part, (size_t)n);
+    }
+}
+
 /* diff(1) says 0: the same, 1: different. */
-static int run_diff(const char *from, const char *to, const char *labels[2], struct err *e)
+static int run_diff(const char *from, const char *to, const char *labels[2], struct buf *out, struct err *e)
 {
     extern char **environ;
+    int ends[2];
     char *argv[] = {"diff",
                     "-u",
                     "--label",
@@ -265,29 +280,58 @@ static int run_diff(const char *from, const char *to, const char *labels[2], str
                     (char *)(uintptr_t)to,
                     NULL};
     pid_t pid;
-    int status = 0, rc = posix_spawnp(&pid, "diff", NULL, NULL, argv, environ);
+    posix_spawn_file_actions_t child;
+    if (pipe2(ends, O_CLOEXEC))
+        return err_set(e, E_SYS, "cannot make a pipe: %s", strerror(errno));
+    posix_spawn_file_actions_init(&child);
+    posix_spawn_file_actions_adddup2(&child, ends[1], STDOUT_FILENO);
+    int status = 0, rc = posix_spawnp(&pid, "diff", &child, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&child);
+    close(ends[1]);
+    int read_rc = rc ? 0 : read_all(ends[0], out, e);
+    close(ends[0]);
     if (rc)
         return err_set(e, E_SYS, "diff is needed and cannot be run (%s): apt-get install diffutils", strerror(rc));
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;
-    bool unread = WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE; /* into `head`, say: nobody wants the rest */
-    return unread || (WIFEXITED(status) && WEXITSTATUS(status) <= 1)
-               ? 0
-               : err_set(e, E_SYS, "diff did not come to its end");
+    TRY(read_rc);
+    return WIFEXITED(status) && WEXITSTATUS(status) <= 1 ? 0 : err_set(e, E_SYS, "diff did not come to its end");
+}
+
+/* As it is, or as {"from", "to", "equal", "diff"}. */
+static int print_diff(const struct session *s, const char *labels[2], const struct buf *diff, struct err *e)
+{
+    struct buf json = {0};
+    if (s->app->opts.as_json) {
+        buf_puts(&json, "{\"from\":");
+        buf_put_json(&json, labels[0], strlen(labels[0]));
+        buf_puts(&json, ",\"to\":");
+        buf_put_json(&json, labels[1], strlen(labels[1]));
+        buf_printf(&json, ",\"equal\":%s,\"diff\":", diff->len ? "false" : "true");
+        buf_put_json(&json, diff->data ? diff->data : "", diff->len);
+        buf_puts(&json, "}\n");
+    }
+    const struct buf *out = s->app->opts.as_json ? &json : diff;
+    bool written = !out->len || fwrite(out->data, 1, out->len, stdout) == out->len;
+    buf_free(&json);
+    return written ? 0 : err_set(e, E_SYS, "the text cannot be written");
 }
 
 static int compare(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
     const char *labels[] = {o->file2 ? o->file : "live", o->file2 ? o->file2 : o->file};
-    struct buf texts[2] = {{0}, {0}};
+    struct buf texts[2] = {{0}, {0}}, diff = {0};
     char paths[2][64] = {"", ""};
     int rc = 0;
     bool have = fetch(s, o->file2 ? o->file : NULL, &texts[0], &rc, e) && fetch(s, labels[1], &texts[1], &rc, e);
     for (int i = 0; i < 2 && have && !rc; i++)
         rc = to_file(&texts[i], paths[i], e);
     if (have && !rc)
-        rc = run_diff(paths[0], paths[1], labels, e);
+        rc = run_diff(paths[0], paths[1], labels, &diff, e);
+    if (have && !rc)
+        rc = print_diff(s, labels, &diff, e);
+    buf_free(&diff);
     for (int i = 0; i < 2; i++) {
         if (paths[i][0])
             unlink(paths[i]);
@@ -378,7 +422,7 @@ static int why(struct session *s, struct err *e)
     if (o->why_id)
         buf_printf(&s->path, "/admin/requests/%s", o->why_id);
     else
-        buf_printf(&s->path, "/admin/requests?slowest=%d", SLOWEST);
+        buf_printf(&s->path, "/admin/requests?slowest=%d", (int)o->slowest);
     if (!ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {

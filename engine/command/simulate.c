@@ -266,13 +266,7 @@ int command_simulate(struct app *a, struct err *e)
         TRY(app_plan_pool(a, &s, e));
     }
     TRY(model_drafts(a, as_recorded, &s, e));
-    TRY(app_start_lua(a, e));
-    places_policies(a->opts.policy_dir, a->policy_dir);
-    a->lua.n_ranks = s.n_ranks;
-    a->lua.soft_ns = a->lua.bytecodes =
-        INT64_MAX / 4; /* how fast this machine is must not show: no call is slow, and only an endless one is stopped */
-    a->lua.hard_ns = INT64_C(500000000);
-    a->lua.quiet = true;
+    TRY(app_start_lua_untimed(a, s.n_ranks, e));
     const struct opts *o = &a->opts;
     struct simulate_ask ask = {.trace = o->trace,
                                .hashes = o->trace_hashes,

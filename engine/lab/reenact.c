@@ -5,41 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/lab/recording/record_plan.h"
-#include "engine/lab/reenact_drafts.h"
-#include "engine/lab/replay_inner.h"
-
-enum { STOP_ID = 1 }; /* the token that ends a request in a replay; all others are 0 */
-
-/* A line that outlives the next one. */
-struct held {
-    struct recorded is;
-    struct buf stops, key_orders, keys, drafts, text;
-};
-
-/* What is known of an ending from either side, by order. */
-struct ending_seen {
-    enum ending recorded, replayed;
-    int32_t n_recorded, n_replayed;
-};
-
-struct reenactor {
-    struct drive d;
-    struct clock clock;
-    const struct reenact_setup *setup;
-    struct reenactment *out;
-    struct witness witness;
-    struct held now, next;
-    bool has_next;
-    uint64_t n_calls;
-    struct reenact_drafts drafts;
-    struct recorded *verdicts; /* read and not yet used, oldest first */
-    size_t n_verdicts, cap_verdicts;
-    uint64_t *tags; /* by order of admission */
-    struct ending_seen *endings;
-    size_t n_tags, cap_tags, cap_endings;
-    struct buf came_out; /* the plan of this turn; empty: nothing was decided */
-    bool turned;
-};
+#include "engine/lab/reenact_inner.h"
 
 static void *grown(void *old, size_t n, size_t *cap, size_t size)
 {
@@ -62,7 +28,7 @@ static struct buf *differ(struct reenactor *r, struct buf *words)
     return words;
 }
 
-static void differ_because(struct reenactor *r, const char *why, int64_t number)
+void reenact_differ(struct reenactor *r, const char *why, int64_t number)
 {
     struct buf words = {0};
     if (differ(r, &words)) {
@@ -165,17 +131,27 @@ static bool take_verdict(struct reenactor *r, enum policy_hook h, uint64_t call,
     if (!r->n_verdicts || x->call != call)
         return false;
     if (x->hook != h)
-        differ_because(r, "the policy's call number %" PRId64 " is one of another of its functions", (int64_t)call);
+        reenact_differ(r, "the policy's call number %" PRId64 " is one of another of its functions", (int64_t)call);
     *v = x->verdict;
     memmove(r->verdicts, r->verdicts + 1, --r->n_verdicts * sizeof *r->verdicts);
     return true;
 }
 
+static void follow(struct reenactor *r)
+{
+    const struct policy *p = engine_policy(r->d.engine);
+    if (r->follows && p->ops->follow)
+        p->ops->follow(p->ctx, &r->call);
+}
+
 static bool cut(void *ctx, enum policy_hook h, enum verdict *v)
 {
     struct reenactor *r = ctx;
-    if (!r->n_verdicts || !verdict_torn(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v))
+    if (!r->n_verdicts || !verdict_torn(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v)) {
+        if (h == HOOK_STEP)
+            follow(r);
         return false;
+    }
     r->n_calls++;
     reenact_drafts_end_call(&r->drafts, false);
     return true;
@@ -197,7 +173,7 @@ static void stepped(void *ctx, int64_t now_ns, const struct step *s, double pred
     struct reenactor *r = ctx;
     (void)now_ns;
     if (failed_rank < 0 && (int64_t)predicted_ns != r->now.is.predicted_ns)
-        differ_because(r, "the estimate of the step of group %" PRId64 " was another", s->group);
+        reenact_differ(r, "the estimate of the step of group %" PRId64 " was another", s->group);
     reenact_drafts_end_step(&r->drafts, &r->now.is);
 }
 
@@ -220,17 +196,12 @@ static void turned(void *ctx, int64_t now_ns, const struct plan *p)
 
 /* ---- requests */
 
-static bool known(struct reenactor *r, int64_t order)
+bool reenact_known(struct reenactor *r, int64_t order)
 {
     if (order >= 0 && (uint64_t)order < r->n_tags)
         return true;
-    differ_because(r, "request %" PRId64 " of the recording was never admitted", order);
+    reenact_differ(r, "request %" PRId64 " of the recording was never admitted", order);
     return false;
-}
-
-static struct kv_key key_of(uint64_t recorded)
-{
-    return (struct kv_key){{recorded, 1}};
 }
 
 static void play_arrival(struct reenactor *r, const struct recorded *x)
@@ -245,6 +216,7 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     snprintf(s->name, sizeof s->name, "%s", x->name);
     snprintf(s->tenant, sizeof s->tenant, "%s", x->tenant);
     s->leader = x->leader >= 0 && (uint64_t)x->leader < r->n_tags ? r->tags[x->leader] : 0;
+    s->choice = x->choice;
     s->priority = x->priority;
     s->arrival_ns = base + x->arrival_ns;
     s->slo_ttft_ms = x->slo_ttft_ms;
@@ -261,12 +233,12 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
         .top_p = 1, .repetition_penalty = 1, .n_logprobs = -1, .n_prompt_logprobs = x->logprobs ? 0 : -1};
     s->given_keys = mem_new_array((size_t)x->n_keys + 1, sizeof *s->given_keys);
     for (; s->n_given_keys < x->n_keys; s->n_given_keys++)
-        s->given_keys[s->n_given_keys] = key_of(x->keys[s->n_given_keys]);
+        s->given_keys[s->n_given_keys] = recorded_key(x->keys[s->n_given_keys]);
     uint64_t tag = s->tag;
     engine_take(r->d.engine, &(struct engine_message){.kind = IN_SUBMIT, .payload = s});
     bool admitted = engine_world(r->d.engine)->next_order != order;
     if (admitted != (x->order >= 0)) {
-        differ_because(r,
+        reenact_differ(r,
                        x->order >= 0 ? "request %" PRId64 " was admitted, and is turned away now"
                                      : "a request was turned away (%" PRId64 "), and is admitted now",
                        x->order);
@@ -282,108 +254,9 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
 
 static void play_cancel(struct reenactor *r, const struct recorded *x)
 {
-    if (known(r, x->order))
+    if (reenact_known(r, x->order))
         engine_take(r->d.engine,
                     &(struct engine_message){.kind = IN_CANCEL, .tag = r->tags[x->order], .code = (int)x->ending});
-}
-
-/* ---- what the ranks did */
-
-static void fill_results(struct reenactor *r, struct step *s, const struct recorded *x)
-{
-    for (int k = 0; k < x->n_stops; k++)
-        known(r, x->stops[k]);
-    for (int i = 0; i < s->n_items; i++) {
-        const struct step_item *it = &s->items[i];
-        const struct request *q = request_find(&engine_world(r->d.engine)->requests, it->id);
-        if (!q || !it->samples)
-            continue;
-        int at = it->first_result + it->n_given + reenact_drafts_fill(&r->drafts, s, it, x, q->order);
-        for (int k = 0; k < x->n_stops; k++)
-            if (q->order == (uint64_t)x->stops[k])
-                s->results[at].token = STOP_ID;
-    }
-}
-
-/* The prefix keys that the recorded tokens made. */
-static void give_keys(struct reenactor *r, const struct recorded *x)
-{
-    for (int i = 0; i < x->n_keys && known(r, x->key_orders[i]); i++) {
-        struct request *q = engine_find(r->d.engine, r->tags[x->key_orders[i]]);
-        if (q)
-            request_give_key(q, key_of(x->keys[i]));
-    }
-}
-
-static void play_step(struct reenactor *r, const struct recorded *x)
-{
-    struct step *s = engine_take_step(r->d.engine, x->group);
-    int failed = -1;
-    if (!s) {
-        differ_because(r, "a step of group %" PRId64 " ended, which runs none in the replay", x->group);
-        return;
-    }
-    if (s->posted_ns - r->d.start_ns != x->start_ns || !layout_equal(s->layout, x->layout) || s->size.rows != x->rows)
-        differ_because(
-            r, "the step of group %" PRId64 " that ended began at another time, in another layout or with other tokens",
-            x->group);
-    s->parts[0].time.ns = x->ns;
-    s->parts[0].drafting = x->drafting;
-    step_part_take_ffn(&s->parts[0], &x->ffn);
-    for (int i = 0; i < s->n_ranks; i++)
-        failed = s->ranks[i] == x->failed_rank ? i : failed;
-    if (failed >= 0) {
-        s->parts[failed].rc = E_DEVICE;
-        err_set(&s->parts[failed].err, E_DEVICE, "as recorded");
-    } else if (x->failed_rank >= 0 && engine_world(r->d.engine)->ffn) { /* it held FFN layers that the step needed */
-        s->parts[0].rc = err_set(&s->parts[0].err, E_PEER, "as recorded");
-        s->parts[0].lost_owner = (int)x->failed_rank + 1;
-    } else if (x->failed_rank >= 0) {
-        differ_because(r, "rank %" PRId64 " failed in a step that it has no part in", x->failed_rank);
-    }
-    fill_results(r, s, x);
-    give_keys(r, x);
-    engine_take(r->d.engine, &(struct engine_message){.kind = IN_STEP_DONE, .payload = s});
-}
-
-static void play_move(struct reenactor *r, const struct recorded *x)
-{
-    struct move *m = engine_take_move(r->d.engine, x->serial);
-    if (!m) {
-        differ_because(r, "copy %" PRId64 " landed, which is not under way in the replay", (int64_t)x->serial);
-        return;
-    }
-    atomic_store(&m->bytes, x->bytes);
-    engine_take(r->d.engine, &(struct engine_message){.kind = IN_MOVE_DONE, .payload = m});
-}
-
-static void play_replica(struct reenactor *r, const struct recorded *x)
-{
-    struct replica_task *t = engine_take_replica(r->d.engine, x->layer);
-    if (!t || t->gives_up != x->gives_up)
-        differ_because(r,
-                       x->gives_up ? "the copies of layer %" PRId64 " are gone, which stay in the replay"
-                                   : "layer %" PRId64 " lies on every rank, of which no copies are made in the replay",
-                       x->layer);
-    if (!t)
-        return;
-    atomic_store(&t->rc, x->failed ? E_PEER : 0);
-    engine_take(r->d.engine, &(struct engine_message){.kind = IN_REPLICA_DONE, .payload = t});
-}
-
-static void play_reshard(struct reenactor *r, const struct recorded *x)
-{
-    struct reshard_task *t = engine_take_reshard(r->d.engine, x->ranks);
-    if (!t) {
-        differ_because(r, "ranks %" PRId64 " (as a mask) have weights, which get none in the replay",
-                       (int64_t)x->ranks);
-        return;
-    }
-    atomic_store(&t->bytes, x->bytes);
-    atomic_store(&t->failed, x->failed_rank + 1);
-    if (x->failed_rank >= 0)
-        err_set(&t->err, E_SYS, "as recorded");
-    engine_take(r->d.engine, &(struct engine_message){.kind = IN_RESHARD_DONE, .payload = t});
 }
 
 /* ---- what the operator did */
@@ -433,18 +306,34 @@ static void play_order(struct reenactor *r, const struct recorded *x)
 
 static void play_turn(struct reenactor *r, const struct recorded *x)
 {
+    const struct reenact_look *look = r->setup->look;
     r->turned = false;
+    r->follows = x->kind == 'q' && look && look->wants && look->wants(look->ctx, r->out->n_decisions + 1, x->t_ns);
     buf_clear(&r->came_out);
     engine_turn(r->d.engine);
     replay_note_turn(&r->d);
     const char *came_out = r->turned && r->came_out.len ? r->came_out.data : NULL;
     if (x->kind == 'q' && !came_out)
-        differ_because(r, "a decision was taken here; in the replay none is asked for%.0" PRId64, 0);
+        reenact_differ(r, "a decision was taken here; in the replay none is asked for%.0" PRId64, 0);
     else if (x->kind == 't' && came_out)
-        differ_because(r, "no decision was taken here; in the replay one is%.0" PRId64, 0);
+        reenact_differ(r, "no decision was taken here; in the replay one is%.0" PRId64, 0);
     else if (came_out)
         compare_plans(r, x->text, came_out);
     r->out->n_decisions += x->kind == 'q' && r->out->equal;
+}
+
+static void show(struct reenactor *r)
+{
+    const struct reenact_look *look = r->setup->look;
+    if (!r->follows || !r->turned || !r->came_out.len || !look->show)
+        return;
+    struct reenact_decision d = {.number = r->out->n_decisions + !r->out->equal,
+                                 .line = r->now.is.line,
+                                 .t_ns = r->now.is.t_ns,
+                                 .recorded = r->now.is.text,
+                                 .came_out = r->came_out.data,
+                                 .call = r->call.len ? r->call.data : NULL};
+    look->show(look->ctx, r->d.engine, &d);
 }
 
 /* ---- endings */
@@ -455,7 +344,7 @@ static void compare_ending(struct reenactor *r, int64_t order)
     if (s->recorded == END_NONE || s->replayed == END_NONE ||
         (s->recorded == s->replayed && s->n_recorded == s->n_replayed))
         return;
-    differ_because(r, "request %" PRId64 " ended otherwise, or with another number of tokens", order);
+    reenact_differ(r, "request %" PRId64 " ended otherwise, or with another number of tokens", order);
 }
 
 static void ended(void *ctx, int64_t now_ns, const struct request *q, enum ending how)
@@ -471,7 +360,7 @@ static void ended(void *ctx, int64_t now_ns, const struct request *q, enum endin
 
 static void play_ending(struct reenactor *r, const struct recorded *x)
 {
-    if (!known(r, x->order))
+    if (!reenact_known(r, x->order))
         return;
     r->endings[x->order].recorded = x->ending;
     r->endings[x->order].n_recorded = x->n_output;
@@ -495,16 +384,16 @@ static int play(struct reenactor *r, struct err *e)
         play_cancel(r, x);
         break;
     case 's':
-        play_step(r, x);
+        reenact_step(r, x);
         break;
     case 'm':
-        play_move(r, x);
+        reenact_move(r, x);
         break;
     case 'h':
-        play_reshard(r, x);
+        reenact_reshard(r, x);
         break;
     case 'w':
-        play_replica(r, x);
+        reenact_replica(r, x);
         break;
     case 'g':
         TRY(play_policy(r, x, e));
@@ -523,6 +412,7 @@ static int play(struct reenactor *r, struct err *e)
         break;
     }
     replay_listen(&r->d);
+    show(r);
     return 0;
 }
 
@@ -546,7 +436,7 @@ static void let_go(struct reenactor *r)
 static int play_all(struct reenactor *r, struct err *e)
 {
     replay_note_first(&r->d);
-    while (r->has_next && r->out->equal && !replay_shall_stop(&r->d)) {
+    while (r->has_next && r->out->equal && !r->follows && !replay_shall_stop(&r->d)) {
         TRY(advance(r, e));
         TRY(play(r, e));
     }
@@ -577,7 +467,7 @@ void reenact_engine(struct engine_setup *out, struct engine_play *play, const st
 
 static void differ_of_drafts(void *ctx, const char *why, int64_t number)
 {
-    differ_because(ctx, why, number);
+    reenact_differ(ctx, why, number);
 }
 
 int reenact_run(struct reenactment *out, struct replay *what, const struct reenact_setup *s, struct err *e)
@@ -612,6 +502,8 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     if (!rc) {
         rc = play_all(r, e);
         out->complete = recording_complete(s->recording);
+        if (s->look && s->look->over)
+            s->look->over(s->look->ctx, r->d.engine);
         replay_close_books(&r->d);
         bool equal = out->equal;
         let_go(r);
@@ -625,6 +517,7 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     mem_free(r->tags);
     mem_free(r->endings);
     buf_free(&r->came_out);
+    buf_free(&r->call);
     mem_free(r);
     return rc;
 }

@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/lab/plot.h"
+#include "engine/lab/recorded_policies.h"
 
 enum { MAX_PARALLEL = 64, SHOW_MS = 200 };
 
@@ -137,32 +138,13 @@ static int open_arrivals(const struct simulate_ask *o, struct arrivals **out, st
 
 /* ---- on a recording's own machine */
 
-/* The policy that went live during the recording: by its name, or any that was named; the bytes must be those. */
 static int find_policy(void *ctx, const char *name, const char *sha256, const char *params, struct policy *out,
                        struct err *e)
 {
-    const struct single *x = ctx;
-    const struct simulate_setup *s = x->m->report.setup;
-    const struct strings *named = &s->ask->policies, none = {0};
-    for (int i = -1; i < named->n; i++) {
-        char *text = mem_strdup(i < 0 ? name : named->items[i]);
-        text[strcspn(text, ":")] = 0;
-        struct policy p = {0};
-        int rc = s->open_policy(s->ctx, text, &none, false, &p, NULL);
-        mem_free(text);
-        if (rc)
-            continue;
-        if (!strcmp(p.sha256, sha256)) {
-            *out = p;
-            return p.ops->params_set ? p.ops->params_set(p.ctx, params, strlen(params), e) : 0;
-        }
-        if (p.ops->destroy)
-            p.ops->destroy(p.ctx);
-    }
-    return err_set(e, E_NOTFOUND,
-                   "from here on the policy %.40s (%.12s) is live, and there is no such file here with these bytes: "
-                   "put it where --policy-dir or --policy finds it",
-                   name, sha256);
+    const struct simulate_setup *s = ((const struct single *)ctx)->m->report.setup;
+    struct recorded_policies where = {
+        .open = s->open_policy, .ctx = s->ctx, .when = "from here on", .named = &s->ask->policies};
+    return recorded_policies_find(&where, name, sha256, params, out, e);
 }
 
 /* Compared with the recording where the policy is the live one, else with modelled step times. */

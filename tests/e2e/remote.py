@@ -45,7 +45,12 @@ def a_policy_goes_there_and_back(folder):
         assert code == 0 and "\n--- variant 1\n+-- variant 2\n" in out and out.startswith("--- live"), out
         code, out, _ = run("diff", "other", f"mine@{sha(variant(1))}", *at)
         assert code == 0 and "\n--- variant 2\n+-- variant 1\n" in out, out
+        said = {"from": "other", "to": f"mine@{sha(variant(1))}", "equal": False, "diff": out}
+        code, out, _ = run("diff", "other", f"mine@{sha(variant(1))}", "--json", *at)
+        assert code == 0 and json.loads(out) == said, out
         assert run("diff", "mine", *at) == (0, "", "")
+        code, out, _ = run("diff", "mine", "--json", *at)
+        assert code == 0 and json.loads(out) == {"from": "live", "to": "mine", "equal": True, "diff": ""}, out
         assert run("activate", "other", *at)[0] == 0 and s.live() == ("other", sha(variant(2)))
         assert run("rollback", *at)[0] == 0 and s.live() == ("mine", sha(variant(1)))
         assert run("rollback", "--to", sha(FCFS)[:10], *at)[0] == 0 and s.live() == ("fcfs", sha(FCFS))

@@ -7,7 +7,8 @@ import re
 import sys
 
 sys.path.insert(0, "tests/lint")
-from source import Rules, read
+import source
+from source import Rules
 
 FILE = "policies/types/moonshift.d.lua"
 REFERENCE = "docs/policies-reference.md"
@@ -158,6 +159,17 @@ GLOBALS = {
 }
 
 # ---- what the binding has
+
+CHANGED = {}  # path: (what stands there, what is read in its place)
+
+
+def read(path):
+    text = source.read(path)
+    if path not in CHANGED:
+        return text
+    before, after = CHANGED[path]
+    assert before in text, f"{path} has no {before!r} any more: change the rule that changes it"
+    return text.replace(before, after, 1)
 
 
 def strings(path, name):
@@ -354,20 +366,159 @@ def unknown():
         yield "lua/sandbox.c: the globals of ours are others"
 
 
+def section(heading):
+    """From a heading of the reference to the next one."""
+    return re.search(rf"^#+ {heading}\n(.*?)(?=^#|\Z)", read(REFERENCE), re.S | re.M)[1]
+
+
+def firsts(heading, pattern):
+    """The names in the first cells of the tables under a heading."""
+    cells = re.findall(r"^\| (.*?) (?<!\\)\|", section(heading), re.M)
+    return [n for cell in cells for n in re.findall(pattern, cell)]
+
+
+def names_of():
+    """By kind of name: those that the binding has, and those of which the reference says something."""
+    has, name = binding(), r"`(\w+)`"
+    (_, questions, _), (_, verbs, _), (_, methods, _), (_, fields, _) = calls()
+    request = section("request").split("It is one table")[0]
+    pending = re.search(r"^\| `pending` \| (.*)$", section("view"), re.M)[1].replace('("hard"', "")
+    orders = re.search(r"`act\.bind\(ranks, \{(.*?)\}\)`", section("Orders for the partition"), re.S)[1]
+    lua, libraries = section("Lua"), re.search(r"libraries\[\] = \{(.*?)\n\};", read("lua/sandbox.c"), re.S)[1]
+    theirs = dict(re.findall(r"^\| `(\w+)\.` \| `([^`]*)`", lua, re.M))
+    yield "view", has["view"], firsts("view", name)
+    yield "a question of view", questions, firsts("view", r"view\.(\w+)\(")
+    yield "a column", has["column"], firsts("Columns", name)
+    yield "a request", has["request"], [n for n in re.findall(name, request) if n not in ("admit", "finish")]
+    yield "node", has["node"], firsts("node", name)
+    yield "a group", has["group"], firsts("Groups", name)
+    yield "a pending order", has["pending"], re.findall(name, pending)
+    yield "act", verbs, firsts("act", r"act\.(\w+)\(")
+    yield "a batch's call", methods, firsts("act", r"batch:(\w+)\(")
+    yield "a batch", strings("lua/verbs_batch.c", "facts"), firsts("act", r"`(?:batch)?\.(\w+)`")
+    yield "a policy's table", fields, firsts("The table", r"`(\w+)[`(]")
+    options = re.search(r'names\[\] = \{([^}]*"max_wait_ms"[^}]*)\}', read("lua/verbs_partition.c"))[1]
+    yield "an order", re.findall(r'"(\w+)"', options), re.findall(r"(\w+) =", orders)
+    plain = re.search(r"^\| plain \| `([^`]*)`", lua, re.M)[1].split() + re.findall(r"`(\w+)\(\w+(?:, \w+)*\)`", lua)
+    ours = [n for n in strings("lua/sandbox.c", "allowed") if n not in ("math", "string", "table", "bit", "lib")]
+    yield "the globals", ours, [n for n in plain if n != "r"]
+    for library, *fields in re.findall(r'\{"(\w+)", "([^"]*)", "([^"]*)"\}', libraries):
+        if library in theirs:
+            yield library, " ".join(fields).split(), theirs[library].split()
+
+
 def unsaid():
-    """Each name has its words in the reference."""
-    told, text = said(), read(REFERENCE)
+    """Whatever the binding has is in its place in the reference, and nothing else is there."""
+    told = read(REFERENCE)
     for unit in units():
-        if not re.search(rf"^\| .*`{re.escape(unit)}`", text, re.M):
+        if not re.search(rf"^\| .*`{re.escape(unit)}`", told, re.M):
             yield f"{REFERENCE}: nothing of the unit '{unit}'"
-    for kind, names in binding().items():
-        for n in names:
-            if n not in told.get(PLACES[kind], {}) and f"`{n}`" not in text:
-                yield f"{REFERENCE}: nothing of {kind}'s '{n}'"
-    for what, has, _ in calls()[:2]:
-        for n in has:
-            if f"{what}.{n}(" not in text:
-                yield f"{REFERENCE}: nothing of {what}.{n}"
+    for what, has, told in names_of():
+        if len(has) < 2:
+            yield f"{what}: hardly a name was found in lua/*.c"
+        yield from (f"{REFERENCE}: nothing of '{n}' of {what}" for n in sorted(set(has) - set(told)))
+        yield from (f"{REFERENCE}: {what} has no '{n}' in lua/*.c" for n in sorted(set(told) - set(has)))
+
+
+# ---- arguments
+
+
+def split(text):
+    """The parameters of a call as they are written, at the outermost level: "a, { b, c }" has two."""
+    parts, depth = [""], 0
+    for c in text:
+        depth += (c in "{(") - (c in "})")
+        if c == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += c
+    return [p for p in map(str.strip, parts) if p]
+
+
+def written(table, name, text, parameters):
+    """How the reference writes the calls of a name: how many arguments it must have, and how many it can."""
+    for union in re.findall(r'"\w+"(?:\|"\w+")+', parameters):  # "a", "b" or "c" is one argument
+        text = re.sub(rf"(?:(?:{union}), )*(?:{union}) or (?:{union})", "word", text)
+    for m in re.finditer(rf"{re.escape(table)}{name}\(", text):
+        depth, end = 1, m.end()
+        while depth:
+            depth += (text[end] == "(") - (text[end] == ")")
+            end += 1
+        call = text[m.end() : end - 1]
+        must = re.split(r"\[", call, maxsplit=1)[0]
+        yield len(split(must)), len(split(re.sub(r"[\[\]]", "", call)))
+
+
+def arguments():
+    """The reference and the signatures for editors say the same of arguments: how many, and which may be left away."""
+    for table, heading, typed in (("view.", "view", QUESTIONS), ("act.", "act", VERBS), ("batch:", "act", METHODS)):
+        rows = "\n".join(line for line in section(heading).split("\n") if line.startswith("|"))
+        for name, (parameters, _) in typed.items():
+            of_type = split(parameters)
+            must = [i for i, p in enumerate(of_type, 1) if not re.search(r"\?$|\bnil\b", p)]
+            calls_of = list(written(table, name, rows, parameters))
+            if not calls_of:
+                continue  # told above
+            fewest, most = min(c[0] for c in calls_of), max(c[1] for c in calls_of)
+            if most != len(of_type):
+                yield f"{table}{name} has {most} arguments in {REFERENCE}, and {len(of_type)} in {__file__}"
+            elif must and must[-1] > fewest:
+                yield f"{table}{name} needs {must[-1]} arguments by {__file__}, and {fewest} by {REFERENCE}"
+
+
+# ---- would they notice?
+
+NEW = "zzz"
+ADDED = [  # one name more, in the binding or in the reference
+    ("lua/bind.c", '    "copies",\n', f'    "copies", "{NEW}",\n'),
+    ("lua/bind.c", '"ttft_ms",\n', f'"ttft_ms", "{NEW}",\n'),
+    ("lua/bind.c", '{"n_ranks", ', f'{{"{NEW}", 1}},\n        {{"n_ranks", '),
+    ("lua/columns.c", '"last",\n', f'"last", "{NEW}",\n'),
+    ("lua/groups.c", '"closed",', f'"closed", "{NEW}",'),
+    ("lua/groups.c", 'set_number(L, "size", ', f'set_number(L, "{NEW}", 1);\n    set_number(L, "size", '),
+    (
+        "lua/orders.c",
+        'lua_setfield(L, -2, "reason");',
+        f'lua_setfield(L, -2, "reason");\n    lua_setfield(L, -2, "{NEW}");',
+    ),
+    ("lua/verbs.c", '{"embed", act_embed}', f'{{"embed", act_embed}}, {{"{NEW}", act_{NEW}}}'),
+    (
+        "lua/verbs.c",
+        "lua_pushcfunction(L, view_drafted);",
+        f'lua_pushcfunction(L, view_{NEW});\n    lua_setfield(L, -2, "{NEW}");',
+    ),
+    ("lua/verbs_batch.c", '{"add", batch_add}', f'{{"add", batch_add}}, {{"{NEW}", batch_{NEW}}}'),
+    ("lua/verbs_batch.c", '"n_decodes", "group"}', f'"n_decodes", "group", "{NEW}"}}'),
+    ("lua/script.c", '"lib"};', f'"lib", "{NEW}"}};'),
+    ("lua/verbs_partition.c", '"base", "weights"};', f'"base", "weights", "{NEW}"}};'),
+    ("lua/sandbox.c", '"clamp", ', f'"clamp", "{NEW}", '),
+    ("lua/sandbox.c", '"abs ceil', f'"{NEW} abs ceil'),
+    (REFERENCE, "| `copies` |", f"| `copies`, `{NEW}` |"),
+    (REFERENCE, "| `view.narrowest(tokens)` |", f"| `view.{NEW}()` | |\n| `view.narrowest(tokens)` |"),
+    (REFERENCE, "| `key` |", f"| `key`, `{NEW}` |"),
+    (REFERENCE, "In `admit` and `finish`: `id`,", f"In `admit` and `finish`: `id`, `{NEW}`,"),
+    (REFERENCE, "| `heads` |", f"| `heads`, `{NEW}` |"),
+    (REFERENCE, "| `layout`, `base` |", f"| `layout`, `base`, `{NEW}` |"),
+    (REFERENCE, "orders that wait: `ranks`,", f"orders that wait: `ranks`, `{NEW}`,"),
+    (REFERENCE, "| `act.open(group)` |", f"| `act.{NEW}(group)` |\n| `act.open(group)` |"),
+    (REFERENCE, "| `batch:decodes()` |", f"| `batch:{NEW}()` |\n| `batch:decodes()` |"),
+    (REFERENCE, "`.n_decodes`,", f"`.n_decodes`, `.{NEW}`,"),
+    (REFERENCE, "| `doc` |", f"| `{NEW}` | |\n| `doc` |"),
+    (REFERENCE, "max_wait_ms =,", f"max_wait_ms =, {NEW} =,"),
+    (REFERENCE, "`abs ceil", f"`{NEW} abs ceil"),
+]
+
+
+def blind():
+    for path, before, after in ADDED:
+        CHANGED[path] = (before, after)
+        if not any(NEW in fault for fault in unsaid()):
+            yield f"with {after!r} in {path} nothing is told"
+        CHANGED.clear()
+    CHANGED[REFERENCE] = ("`act.wake(ms)`", "`act.wake(ms, why)`")
+    if not any("act.wake" in fault for fault in arguments()):
+        yield "one argument more is not told"
+    CHANGED.clear()
 
 
 def stale():
@@ -381,6 +532,8 @@ if "--update" in sys.argv:
         f.write(made())
 rules = Rules()
 rules.check("what the binding offers has a type", unknown())
-rules.check("what the binding offers is in the reference", unsaid())
+rules.check("what the binding offers is in the reference, and nothing else", unsaid())
+rules.check("the reference has the arguments of the signatures", arguments())
+rules.check("one name more on either side would be told", blind())
 rules.check("the type file is made of them", stale())
 rules.close()

@@ -56,9 +56,9 @@ static void man_has_every_option_and_command(void **state)
     }
     mem_free(options);
     char *commands = part(b.data, ".SH COMMANDS", ".SH OPTIONS");
-    for (const char *const *c =
-             (const char *const[]){"serve", "run", "batch", "simulate", "tune", "plan", "regret", "reproduce",
-                                   "policy check", "policy test", "policy why", "policy new", "lua\\-path", NULL};
+    for (const char *const *c = (const char *const[]){"serve", "run", "batch", "simulate", "tune", "plan", "regret",
+                                                      "reproduce", "policy check", "policy test", "policy why",
+                                                      "policy step", "policy new", "lua\\-path", NULL};
          *c; c++) {
         char heading[64];
         snprintf(heading, sizeof heading, "\n.SS %s\n", *c);

@@ -1,11 +1,10 @@
 /* The lines after the first one (which record_head.c writes): a letter, the time in ns since the engine's start where
  * it has one, and fields with a blank between them. A request is named by the order in which it was admitted (0, 1,
- * ...);
- * '-' stands for none.
+ * ...); '-' stands for none.
  *
  * - a time order arrival prompt max_tokens priority leader asked ttft_ms tpot_ms name tenant n_keys key...: a request
  * is handed in; order '-': turned away; asked: 1 for logprobs of the prompt, 2 when the client gave no max_tokens (then
- *   it is all that fits), 4 for a line of a batch
+ *   it is all that fits), 4 for a line of a batch, and 8 times which choice of its order it is
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
  * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [n_verified
@@ -241,7 +240,8 @@ static void submitted(void *ctx, int64_t now, const struct request_spec *s, stru
     put_i64(out, s->max_tokens);
     put_i64(out, s->priority);
     put_leader(r, out, s);
-    put_i64(out, (s->sampling.n_prompt_logprobs >= 0) | s->open_ended << 1 | s->offline << 2);
+    put_i64(out, (s->sampling.n_prompt_logprobs >= 0) | s->open_ended << 1 | s->offline << 2 |
+                     (s->choice < RECORD_MAX_CHOICES ? s->choice : 0) << 3);
     put_number(out, s->slo_ttft_ms);
     put_number(out, s->slo_tpot_ms);
     buf_putc(out, ' ');

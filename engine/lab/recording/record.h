@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 
-enum { RECORD_FORMAT = 2, RECORD_KEYS_A_LINE = 1024, RECORD_CHUNK_BYTES = 1 << 15 };
+enum { RECORD_FORMAT = 2, RECORD_KEYS_A_LINE = 1024, RECORD_CHUNK_BYTES = 1 << 15, RECORD_MAX_CHOICES = 1 << 16 };
 
 struct recorder;
 

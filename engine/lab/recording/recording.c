@@ -202,10 +202,11 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
     out->max_tokens = (int)number(f, "max_tokens", 0, INT32_MAX);
     out->priority = (int)number(f, "priority", INT32_MIN, INT32_MAX);
     out->leader = number_or_none(f, "leader", r->n_admitted - 1);
-    int asked = (int)number(f, "asked", 0, 7);
+    int asked = (int)number(f, "asked", 0, (RECORD_MAX_CHOICES << 3) - 1);
     out->logprobs = asked & 1;
     out->open_ended = asked & 2;
     out->offline = asked & 4;
+    out->choice = asked >> 3;
     out->slo_ttft_ms = milliseconds(f, "ttft_ms");
     out->slo_tpot_ms = milliseconds(f, "tpot_ms");
     name(f, "name", out->name);

@@ -59,6 +59,7 @@ struct recorded {
     int64_t arrival_ns, leader; /* leader: -1: none */
     int n_prompt, max_tokens, priority;
     bool logprobs, open_ended, offline;
+    int choice; /* of what its client asked for */
     double slo_ttft_ms, slo_tpot_ms;
     char name[NAME_BYTES], tenant[NAME_BYTES]; /* g: name of the policy */
     /* c e */
