@@ -179,7 +179,12 @@ def refused(folder, rec, where):
     assert step(rec, 3, "--policy-dir", f"{folder}/other") == step(rec, 3, *where)
     with open(f"{folder}/other/tells.lua", "a") as f:
         f.write("-- another\n")
-    assert "at its start" in run("step", "3", "--recording", rec.path, "--policy-dir", f"{folder}/other", status=1)
+    said = run("step", "3", "--recording", rec.path, "--policy-dir", f"{folder}/other", status=1)
+    assert "at its start" in said and "(that of its name has " in said, said
+    with open(f"{folder}/other/tells.lua", "w") as f:
+        f.write("return {")
+    said = run("step", "3", "--recording", rec.path, "--policy-dir", f"{folder}/other", status=1)
+    assert "does not load: " in said and "tells.lua:1:" in said and "--policy finds it" in said, said
     lines = open(rec.path).read().split("\n")
     at = [i for i, line in enumerate(lines) if line.startswith("q ") and " B" in line][3]
     lines[at] = re.sub(r" B(\d+):", lambda m: f" B{int(m[1]) + 7}:", lines[at], count=1)
