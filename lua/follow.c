@@ -52,10 +52,15 @@ static void look_at_function(lua_State *L, lua_Debug *ar, struct followed_file *
 static int depth_of(lua_State *L)
 {
     lua_Debug ar;
-    int depth = 0;
-    while (depth < FOLLOW_DEPTH && lua_getstack(L, depth, &ar))
-        depth++;
-    return depth;
+    int low = 0, high = FOLLOW_DEPTH;
+    while (low < high) { /* lua_getstack walks down to the level that it is asked for */
+        int middle = (low + high) / 2;
+        if (lua_getstack(L, middle, &ar))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* LuaJIT tells of a line once more when a function that it has called returns to it. */

@@ -213,10 +213,8 @@ static int check_revisit(const struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "--recording wants a file's name");
     if (step && o->file && (opts_human(o->file, &number) || number < 1))
         return err_set(e, E_INPUT, "a decision's number is 1 or more, not '%.40s'", o->file);
-    if (!o->recording && (opts_given(o, "policy") || opts_given(o, "policy-dir")))
-        return err_set(e, E_INPUT, "--policy and --policy-dir are for a --recording");
-    if (o->recording && (o->why_file || opts_given(o, "server")))
-        return err_set(e, E_INPUT, "one of --recording, --file and --server is asked");
+    if (o->recording && o->why_file) /* --server and --policy may well stand in the environment */
+        return err_set(e, E_INPUT, "one of --recording and --file is read, not both");
     return o->why_id && opts_given(o, "slowest")
                ? err_set(e, E_INPUT, "--slowest is for no request in particular: leave it or the id away")
                : 0;

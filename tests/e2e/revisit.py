@@ -179,7 +179,12 @@ def refused(folder, rec, where):
     assert step(rec, 3, "--policy-dir", f"{folder}/other") == step(rec, 3, *where)
     with open(f"{folder}/other/tells.lua", "a") as f:
         f.write("-- another\n")
-    assert "at its start" in run("step", "3", "--recording", rec.path, "--policy-dir", f"{folder}/other", status=1)
+    said = run("step", "3", "--recording", rec.path, "--policy-dir", f"{folder}/other", status=1)
+    assert "at its start" in said and "(that of its name has " in said, said
+    with open(f"{folder}/other/tells.lua", "w") as f:
+        f.write("return {")
+    said = run("step", "3", "--recording", rec.path, "--policy-dir", f"{folder}/other", status=1)
+    assert "does not load: " in said and "tells.lua:1:" in said and "--policy finds it" in said, said
     lines = open(rec.path).read().split("\n")
     at = [i for i, line in enumerate(lines) if line.startswith("q ") and " B" in line][3]
     lines[at] = re.sub(r" B(\d+):", lambda m: f" B{int(m[1]) + 7}:", lines[at], count=1)
@@ -197,8 +202,7 @@ def refused(folder, rec, where):
         (["step", "--recording", rec.path], "which decision"),
         (["step", "3", "--at", "2", "--recording", rec.path], "which decision"),
         (["why", "x", "--slowest", "3"], "--slowest"),
-        (["why", "x", "--recording", rec.path, "--server", "http://127.0.0.1:9"], "one of"),
-        (["why", "x", "--policy", "fcfs"], "for a --recording"),
+        (["why", "x", "--recording", rec.path, "--file", "-"], "not both"),
     ):
         assert text in run(*words, status=2), words
 
@@ -231,4 +235,48 @@ def natively(folder):
     assert json.loads(run("why", "load-0-0", "--recording", rec.path, "--json")) == rec.answers["load-0-0"]
 
 
-cases.run([decisions, requests, natively], in_folder=True)
+LOOPS = """return {
+  api = 1, params = { loop = { default = false } },
+  step = function(view, act, p)
+    while p.loop do end
+    for _, group in ipairs(view.idle) do
+      local batch = act.batch(group)
+      batch:decodes()
+      batch:prefill(view.waiting)
+      if batch.tokens > 0 then act.forward(group, batch) end
+    end
+  end,
+}
+"""
+
+
+def cut_off(folder):
+    """A policy goes live that was not at the start; a call that was stopped is not made again; then the one before
+    decides."""
+    loops, path = f"{folder}/loops.lua", f"{folder}/loops.rec"
+    with open(loops, "w") as f:
+        f.write(LOOPS)
+    with Server("--record", path, "--policy-probation-seconds", "0", policy="fcfs") as server:
+        server.complete()
+        assert server.ask("PUT", "/admin/policies/loops", LOOPS)[0].status == 200
+        server.complete()
+        assert server.ask("PATCH", "/admin/policy/params", '{"loop": true}')[0].status == 200
+        server.complete()
+        server.p.terminate()
+        assert server.p.wait(60) == 0
+    lines = [line.split() for line in open(path)]
+    stopped = next(i for i, x in enumerate(lines) if x[0] == "v" and x[2:] == ["step", "timeout"])
+    n = sum(x[0] == "q" for x in lines[:stopped]) + 1
+    named = ["--recording", path, "--policy", loops]
+    found = json.loads(run("step", str(n), "--json", *named))
+    decided = found["decided"]["policy"]
+    assert (decided["verdict"], decided["native"], found["call"]) == ("timeout", True, None), found
+    assert "cut off" in run("step", str(n), *named)
+    by = [json.loads(run("step", str(k), "--json", *named)) for k in (1, n - 1, n + 1)]
+    assert [x["policy"]["name"] for x in by] == ["fcfs", "loops", "fcfs"] and all(x["plan"]["equal"] for x in by), by
+    assert [x["call"]["sources"][0]["file"] for x in by] == ["fcfs.lua", "loops.lua", "fcfs.lua"], by
+    said = run("step", str(n), "--recording", path, status=1)
+    assert "leaves the recording" in said and "from here on the policy loops" in said, said
+
+
+cases.run([decisions, requests, natively, cut_off], in_folder=True)
