@@ -365,6 +365,9 @@ void engine_take(struct engine *engine, struct engine_message *m)
     case IN_PARAMS:
         set_params(engine, m);
         break;
+    case IN_LIMITS:
+        engine_take_limits(engine, m);
+        break;
     case IN_ROLLBACK:
         roll_back(engine, m->tag);
         break;

@@ -28,13 +28,16 @@ enum opts_command {
     CMD_TUNE,
     CMD_PLAN,
     CMD_REGRET,
-    CMD_POLICY_PUSH, /* these seven speak to a running server */
+    CMD_POLICY_PUSH, /* from here on they speak to a running server */
     CMD_POLICY_LIST,
     CMD_POLICY_SHOW,
     CMD_POLICY_DIFF,
     CMD_POLICY_ACTIVATE,
     CMD_POLICY_ROLLBACK,
     CMD_POLICY_LOG,
+    CMD_LIMITS, /* these take no words */
+    CMD_STATE,
+    CMD_TOP,
     CMD_HELP,
     CMD_VERSION
 };
@@ -125,7 +128,8 @@ struct opts {
     bool watch;
     /* policy why */
     char *why_id, *why_file; /* NULL: not given */
-    /* policy push, list, show, diff, activate, rollback, log */
+    struct strings set;      /* limits: NAME=VALUE */
+    /* policy push, list, show, diff, activate, rollback, log; limits, state, top */
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */
     char *as_name, *sha, *to;     /* NULL: not given */

@@ -1,5 +1,6 @@
 /* The commands about a running server: its policies (push, list, show, diff, activate, rollback, log) and its requests
- * (why). What the server refuses is exit status 1, a server that does not answer 3. */
+ * (why) are here; limits, state and top have files of their own. What the server refuses is exit status 1, a server
+ * that does not answer 3. */
 #include <errno.h>
 #include <inttypes.h>
 #include <spawn.h>
@@ -14,50 +15,11 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/cli/why.h"
-#include "engine/command/app.h"
-#include "engine/remote/client.h"
+#include "engine/command/session.h"
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
-enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000, SLOWEST = 5 };
-
-struct session {
-    struct app *app;
-    struct remote remote;
-    struct remote_answer answer;
-    struct buf path;
-};
-
-/* ---- asking */
-
-/* The error's text of an answer, else the answer itself. */
-static void say_refusal(const struct remote_answer *a)
-{
-    struct json *j = json_parse(a->body.data ? a->body.data : "", a->body.len, NULL, NULL);
-    const char *text = json_text(json_find(json_find(j, "error"), "message"));
-    fprintf(stderr, "moonshift: refused (%d): %.2000s\n", a->status, text ? text : a->body.data ? a->body.data : "");
-    json_free(j);
-}
-
-/* False: it was refused, or nobody answered; that has been said, and the status is set. */
-static bool ask(struct session *s, enum remote_method method, const struct buf *body)
-{
-    struct err e = {0};
-    buf_free(&s->answer.body);
-    int rc = remote_ask(&s->remote, method, s->path.data, body, &s->answer, &e);
-    if (rc)
-        fprintf(stderr, "moonshift: %s\n", e.text);
-    else if (s->answer.status != 200)
-        say_refusal(&s->answer);
-    s->app->status = rc ? STATUS_AWAY : s->answer.status == 200 ? 0 : STATUS_REFUSED;
-    return s->app->status == 0;
-}
-
-static void print_answer(const struct session *s)
-{
-    fwrite(s->answer.body.data ? s->answer.body.data : "", 1, s->answer.body.len, stdout);
-    putchar('\n');
-}
+enum { LOG_PAGE = 1000, SLOWEST = 5 };
 
 static void put_flag(struct buf *path, const char *name, const char *value)
 {
@@ -89,7 +51,7 @@ static void say_live(const struct session *s)
     const struct json *a = json_find(j, "active");
     const char *name = json_text(json_find(a ? a : j, "name")), *sha = json_text(json_find(a ? a : j, "sha256"));
     if (s->app->opts.as_json)
-        print_answer(s);
+        session_print(s);
     else
         printf("%s (%.12s) is %s\n", name ? name : "?", sha ? sha : "?", a ? "live" : "kept");
     json_free(j);
@@ -111,7 +73,7 @@ static int push(struct session *s, struct err *e)
         buf_printf(&s->path, "/admin/policies/%s", s->app->policy_name);
         put_flag(&s->path, "activate", o->activate ? NULL : "0");
         put_flag(&s->path, "force", o->force ? "1" : NULL);
-        if (ask(s, REMOTE_PUT, &source))
+        if (session_ask(s, REMOTE_PUT, &source))
             say_live(s);
     }
     buf_free(&source);
@@ -126,7 +88,7 @@ static int activate(struct session *s, struct err *e)
     buf_printf(&s->path, "/admin/policies/%s/activate", o->file);
     put_flag(&s->path, "sha", o->sha);
     put_flag(&s->path, "force", o->force ? "1" : NULL);
-    if (ask(s, REMOTE_POST, NULL))
+    if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;
 }
@@ -138,7 +100,7 @@ static int roll_back(struct session *s, struct err *e)
     buf_puts(&s->path, "/admin/policy/rollback");
     put_flag(&s->path, "to", o->to);
     put_flag(&s->path, "force", o->force ? "1" : NULL);
-    if (ask(s, REMOTE_POST, NULL))
+    if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;
 }
@@ -165,10 +127,10 @@ static void print_version(const struct json *v)
 static int list(struct session *s)
 {
     buf_puts(&s->path, "/admin/policies");
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (s->app->opts.as_json) {
-        print_answer(s);
+        session_print(s);
         return 0;
     }
     struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
@@ -186,7 +148,7 @@ static int show(struct session *s, struct err *e)
     TRY(check_sha("--sha", o->sha, e));
     buf_printf(&s->path, "/admin/policies/%s", o->file);
     put_flag(&s->path, "sha", o->sha);
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {
         struct buf out = {0};
@@ -217,7 +179,7 @@ static bool fetch(struct session *s, const char *what, struct buf *out, int *rc,
             return false;
     } else {
         buf_puts(&s->path, "/admin/policy");
-        if (!ask(s, REMOTE_GET, NULL))
+        if (!session_ask(s, REMOTE_GET, NULL))
             return false;
         struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
         const char *live = json_text(json_find(json_find(j, "active"), "name"));
@@ -229,7 +191,7 @@ static bool fetch(struct session *s, const char *what, struct buf *out, int *rc,
     }
     buf_printf(&s->path, "/admin/policies/%s", name);
     put_flag(&s->path, "sha", sha[0] ? sha : NULL);
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return false;
     buf_put(out, s->answer.body.data ? s->answer.body.data : "", s->answer.body.len);
     return true;
@@ -309,7 +271,7 @@ static bool fetch_log(struct session *s, bool all, struct buf *out)
         buf_puts(&s->path, "/admin/audit");
         if (all)
             buf_printf(&s->path, "?from=%" PRIu64 "&n=%d", from, LOG_PAGE);
-        if (!ask(s, REMOTE_GET, NULL))
+        if (!session_ask(s, REMOTE_GET, NULL))
             return false;
         int lines = 0;
         for (size_t i = 0; i < s->answer.body.len; i++)
@@ -332,7 +294,7 @@ static int verify(struct session *s, const struct buf *text, const char *where)
     else if (printf("%s: %" PRIu64 " lines, each bound to the one before; the last one's SHA-256 is %s\n", where,
                     f.chain.seq, f.chain.prev) > 0)
         return 0;
-    s->app->status = STATUS_REFUSED;
+    s->app->status = SESSION_REFUSED;
     return 0;
 }
 
@@ -370,10 +332,10 @@ static int why(struct session *s, struct err *e)
         buf_printf(&s->path, "/admin/requests/%s", o->why_id);
     else
         buf_printf(&s->path, "/admin/requests?slowest=%d", SLOWEST);
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {
-        print_answer(s);
+        session_print(s);
         return 0;
     }
     struct json *j = json_parse(s->answer.body.data, s->answer.body.len, NULL, e);
@@ -404,6 +366,12 @@ static int obey(struct session *s, struct err *e)
         return roll_back(s, e);
     case CMD_POLICY_WHY:
         return why(s, e);
+    case CMD_LIMITS:
+        return session_limits(s, e);
+    case CMD_STATE:
+        return session_state(s, e);
+    case CMD_TOP:
+        return session_top(s, e);
     default:
         return show_log(s, e);
     }

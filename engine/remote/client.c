@@ -80,7 +80,7 @@ int remote_settle(struct remote *r, const struct remote_setup *s, struct err *e)
 {
     struct stat st;
     bool has_server = s->server != NULL;
-    *r = (struct remote){.host = "127.0.0.1", .port = ADMIN_PORT};
+    *r = (struct remote){.host = "127.0.0.1", .port = ADMIN_PORT, .seconds = REMOTE_SECONDS};
     if (s->server)
         TRY(read_server(r, s->server, e));
     if (s->key)
@@ -141,9 +141,10 @@ static void add_headers(const struct remote *r, struct evhttp_request *req)
 static bool send_request(const struct remote *r, struct evhttp_connection *c, struct evhttp_request *req,
                          enum remote_method method, const char *path)
 {
-    static const enum evhttp_cmd_type types[] = {EVHTTP_REQ_GET, EVHTTP_REQ_PUT, EVHTTP_REQ_POST, EVHTTP_REQ_DELETE};
+    static const enum evhttp_cmd_type types[] = {EVHTTP_REQ_GET, EVHTTP_REQ_PUT, EVHTTP_REQ_POST, EVHTTP_REQ_DELETE,
+                                                 EVHTTP_REQ_PATCH};
     add_headers(r, req);
-    evhttp_connection_set_timeout(c, REMOTE_SECONDS);
+    evhttp_connection_set_timeout(c, r->seconds);
     evhttp_connection_set_max_body_size(c, REMOTE_BYTES);
     return evhttp_make_request(c, req, types[method], path) == 0;
 }
@@ -158,7 +159,7 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
     if (req && body && body->len)
         evbuffer_add(evhttp_request_get_output_buffer(req), body->data, body->len);
     if (req && send_request(r, c, req, method, path)) {
-        event_base_loopexit(a.base, &(struct timeval){.tv_sec = REMOTE_SECONDS});
+        event_base_loopexit(a.base, &(struct timeval){.tv_sec = r->seconds});
         event_base_dispatch(a.base);
     }
     if (c)
@@ -171,5 +172,5 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
                ? err_set(e, E_GONE, "http://%s:%d answers with more than %d MiB", r->host, r->port, REMOTE_BYTES >> 20)
                : err_set(e, E_GONE,
                          "no answer from http://%s:%d within %d s: is the server there, and is that its admin port?",
-                         r->host, r->port, REMOTE_SECONDS);
+                         r->host, r->port, r->seconds);
 }
