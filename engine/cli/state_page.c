@@ -41,7 +41,7 @@ static void put_ranks(struct buf *out, const struct json *list)
     for (const struct json *j = json_first(list); j;) {
         int64_t first = 0, last, next;
         json_i64(j, &first);
-        for (last = first; (j = json_next(j)) != NULL && json_i64(j, &next) && next == last + 1;)
+        for (last = first; (j = json_next(j)) != NULL && json_i64(j, &next) && last < INT32_MAX && next == last + 1;)
             last = next;
         buf_printf(out, first == last ? "%s%" PRId64 : "%s%" PRId64 "-%" PRId64, comma, first, last);
         comma = ",";

@@ -88,10 +88,13 @@ static int enter(struct screen *t, struct err *e)
     return 0;
 }
 
+/* A signal that has ended it has had its effect. */
 static void leave(struct screen *t)
 {
-    if (t->signals < 0)
-        return;
+    struct signalfd_siginfo had;
+    struct pollfd waiting = {.fd = t->signals, .events = POLLIN};
+    while (poll(&waiting, 1, 0) > 0 && read(t->signals, &had, sizeof had) > 0)
+        ;
     fputs("\x1b[?25h\x1b[?1049l", stdout);
     fflush(stdout);
     if (t->keyboard)

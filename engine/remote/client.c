@@ -122,6 +122,7 @@ static void answered(struct evhttp_request *req, void *ctx)
     buf_put(&a->out->body, evbuffer_pullup(in, -1), n);
 }
 
+/* The length, too: libevent adds it to a POST and a PUT only. */
 static void add_headers(const struct remote *r, struct evhttp_request *req)
 {
     struct evkeyvalq *h = evhttp_request_get_output_headers(req);
@@ -130,6 +131,11 @@ static void add_headers(const struct remote *r, struct evhttp_request *req)
     buf_printf(&line, "%s%s%s:%d", six ? "[" : "", r->host, six ? "]" : "", r->port);
     evhttp_add_header(h, "Host", line.data);
     evhttp_add_header(h, "Connection", "close");
+    size_t n = evbuffer_get_length(evhttp_request_get_output_buffer(req));
+    buf_clear(&line);
+    buf_printf(&line, "%zu", n);
+    if (n)
+        evhttp_add_header(h, "Content-Length", line.data);
     buf_clear(&line);
     buf_printf(&line, "Bearer %s", r->key ? r->key : "");
     if (r->key)
