@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/json.h"
 #include "engine/cli/state_page.h"
 #include "engine/command/session.h"
@@ -138,9 +139,10 @@ static void draw(const struct buf *page)
 static bool wait_for_key(const struct screen *t)
 {
     struct pollfd fds[] = {{.fd = t->signals, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
-    struct timespec from, now;
-    clock_gettime(CLOCK_MONOTONIC, &from);
-    for (long left = LOOK_MS; left > 0;) {
+    struct clock clock;
+    clock_init_real(&clock);
+    int64_t due = clock_now(&clock) + LOOK_MS * INT64_C(1000000);
+    for (int64_t left = LOOK_MS; left > 0; left = (due - clock_now(&clock)) / 1000000) {
         char keys[64];
         int n = poll(fds, t->keyboard ? 2 : 1, (int)left);
         if (n > 0 && fds[0].revents)
@@ -151,8 +153,6 @@ static bool wait_for_key(const struct screen *t)
         for (ssize_t i = 0; i < got; i++)
             if (keys[i] == 'q' || keys[i] == CTRL_C)
                 return false;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        left = LOOK_MS - (now.tv_sec - from.tv_sec) * 1000 - (now.tv_nsec - from.tv_nsec) / 1000000;
     }
     return true;
 }

@@ -639,10 +639,8 @@ def tenants_and_holds_are_told(folder):
         f.write(HOLDS)
     with open(f"{folder}/t.csv", "w") as f:
         f.write("arrival_s,input_tokens,output_tokens,priority,tenant\n")
-        for i in range(60):
-            f.write(f"{i / 50},{20 + i},{5 + i % 7},{int(i % 3 == 1)},{'abc'[i % 3]}\n")
-        for i in range(8):
-            f.write(f"2,5,1,0,few{i}\n")
+        f.writelines(f"{i / 50},{20 + i},{5 + i % 7},{int(i % 3 == 1)},{'abc'[i % 3]}\n" for i in range(60))
+        f.writelines(f"2,5,1,0,few{i}\n" for i in range(8))
     r = good(
         *NODE, "--trace", f"{folder}/t.csv", "--policy", "fcfs", "--policy", policy, "--json", f"{folder}/t.json",
         "--request-log", f"{folder}/t.log"
