@@ -21,8 +21,11 @@ static void observe_end(struct engine *engine, const struct request *r, int64_t 
     if (!s->leader)
         metrics_observe(m, H_N, s->n_siblings ? s->n_siblings : 1);
     metrics_observe(m, H_PREEMPTIONS, r->n_preempted);
-    if (r->first_scheduled_ns)
-        metrics_observe(m, H_QUEUE, (double)(r->first_scheduled_ns - s->arrival_ns) * 1e-9);
+    if (r->first_scheduled_ns) {
+        double waited = (double)(r->first_scheduled_ns - s->arrival_ns) * 1e-9;
+        metrics_observe(m, H_QUEUE, waited);
+        metrics_observe_tenant(t, TENANT_QUEUE, waited);
+    }
     if (!r->first_token_ns)
         return;
     metrics_observe(m, H_PREFILL, (double)(r->first_token_ns - r->first_scheduled_ns) * 1e-9);
@@ -109,6 +112,13 @@ bool engine_is_stop_id(const struct request *r, int32_t token)
     return false;
 }
 
+static void observe_first_token(struct metrics *m, const struct request_spec *s, int64_t now)
+{
+    double seconds = (double)(now - s->arrival_ns) * 1e-9;
+    metrics_observe(m, H_TTFT, seconds);
+    metrics_observe_tenant(metrics_tenant(m, s->tenant), TENANT_TTFT, seconds);
+}
+
 /* One new token. Returns the ending it brings, or END_NONE. */
 static enum ending take_token(struct engine *engine, struct request *r, const struct sample_result *res, int64_t now)
 {
@@ -122,7 +132,7 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
         r->first_token_ns = now;
         guards_first_token(engine->guards, r, now);
         probation_note_first_token(&engine->live.probation, r);
-        metrics_observe(&engine->metrics, H_TTFT, (double)(now - r->spec->arrival_ns) * 1e-9);
+        observe_first_token(&engine->metrics, r->spec, now);
         story_first_token(&engine->stories, r, now);
     } else {
         if (r->switched_by)

@@ -97,7 +97,7 @@ static void note_facts(struct decisions *d, struct decision *x, const struct wor
     x->held = w->n_held;
     x->parked = w->n_parked;
     x->pending = w->partition.n_pending;
-    x->seats = w->limits.max_num_seqs - w->running.n;
+    x->seats = w->limits.max_num_seqs > w->running.n ? w->limits.max_num_seqs - w->running.n : 0;
     for (int i = 0; i < w->kv.n_ranks; i++) {
         x->blocks_free += w->kv.ranks[i].n_free + w->kv.ranks[i].n_cached;
         x->blocks += w->kv.n_blocks - w->kv.ranks[i].n_lent;

@@ -315,6 +315,9 @@ void engine_take(struct engine *engine, struct engine_message *m)
     case IN_DECISIONS:
         engine_obey(engine, m);
         break;
+    case IN_LIMITS:
+        engine_take_limits(engine, m);
+        break;
     case IN_METRICS:
         text = engine_metrics_text(engine, &n);
         engine_reply(engine, m->tag, 0, text, n);

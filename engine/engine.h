@@ -119,6 +119,9 @@ enum engine_in {
     IN_CANCEL,  /* tag; code: enum ending to report (END_ABORT, or END_STOP when the front found a stop string) */
     IN_POLICY,  /* payload: struct policy * (heap, moves): goes live at the next step boundary; answered by EV_REPLY */
     IN_PARAMS,  /* payload: char * JSON text (moves), n: bytes; answered by EV_REPLY */
+    IN_LIMITS,  /* payload: struct limits_order * (heap, moves), obeyed at once, by whoever decides next; NULL: a
+                   question.  Answered by EV_REPLY: payload char * JSON, the limits of now, of the start, and their
+                   ranges; or why  the order is refused */
     IN_METRICS, /* answered by EV_REPLY: payload char * text */
     IN_STATE,   /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
     IN_PULSE, /* n: the newest switch (its serial) that the asker knows. Answered by EV_REPLY: payload char * JSON, what

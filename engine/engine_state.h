@@ -1,6 +1,6 @@
 /* The engine's state, shared by the engine's own files (absorb.c, ahead.c, arrive.c, disk.c, drafts.c, engine.c,
- * mend.c, obey.c, outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, switch.c); everyone else includes
- * engine.h. Owned by the engine, engine thread only. */
+ * mend.c, obey.c, outbox.c, post.c, probing.c, replicate.c, report.c, reshard.c, set_limits.c, switch.c); everyone else
+ * includes engine.h. Owned by the engine, engine thread only. */
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
@@ -103,6 +103,9 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
 
 /* arrive.c: takes it into the queue, or tells the front why not. */
 void engine_submit(struct engine *engine, struct request_spec *s);
+
+/* set_limits.c: an IN_LIMITS, whose payload is freed */
+void engine_take_limits(struct engine *engine, const struct engine_message *m);
 
 /* probing.c: what a plan says of thinking is done. */
 void engine_think(struct engine *engine, const struct plan_verb *v);

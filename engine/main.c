@@ -85,6 +85,9 @@ static int obey(struct app *a, struct err *e)
     case CMD_POLICY_ROLLBACK:
     case CMD_POLICY_LOG:
     case CMD_POLICY_SHADOW:
+    case CMD_LIMITS:
+    case CMD_STATE:
+    case CMD_TOP:
         return command_remote(a, e);
     case CMD_HELP:
         help(&a->opts, &text);

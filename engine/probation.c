@@ -46,6 +46,7 @@ void probation_begin(struct probation *p, const struct world *w, int64_t now_ns)
     p->n_first_tokens = 0;
     p->steps_before = w->metrics->counters[C_STEPS];
     p->dead_ranks = w->partition.dead_ranks;
+    p->limits_set = w->n_limits_set;
     memset(p->oldest_ns, 0, sizeof p->oldest_ns);
     memset(p->n_overtook, 0, sizeof p->n_overtook);
     memset(p->reports, 0, sizeof p->reports);
@@ -101,6 +102,13 @@ enum probation_outcome probation_judge(struct probation *p, const struct world *
     if (w->partition.dead_ranks != p->dead_ranks) { /* less is served now, whoever decides */
         snprintf(reason, PROBATION_REASON_BYTES,
                  "kept after %.3g s, undecided: a rank has failed since, so what was before is no measure",
+                 (double)(now_ns - p->since_ns) * 1e-9);
+        return PROBATION_COMMITTED;
+    }
+    if (w->n_limits_set != p->limits_set) { /* likewise */
+        snprintf(reason, PROBATION_REASON_BYTES,
+                 "kept after %.3g s, undecided: an operator has changed the limits since, so what was before is no "
+                 "measure",
                  (double)(now_ns - p->since_ns) * 1e-9);
         return PROBATION_COMMITTED;
     }

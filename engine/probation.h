@@ -97,6 +97,7 @@ struct probation {
     int64_t settled_ns;  /* requests that came from then on count: those before may have found a burst from before the
                             swap; 0: not yet */
     uint64_t dead_ranks; /* that had failed before */
+    uint64_t limits_set; /* how often an operator had changed the limits before */
     uint64_t n_first_tokens; /* since */
     uint64_t steps_before;
     double usual_waiting; /* requests that waited at the ends of the spans before, the mean */

@@ -320,6 +320,74 @@ static void put_tier(struct buf *out, const struct world *w, int place, const ch
                h->n_blocks - h->n_free - h->n_cached, h->n_cached, h->n_blocks);
 }
 
+enum { PULSE_CLASSES = 8 };
+
+/* Requests of a queue by priority; those of more than PULSE_CLASSES of them are left out, and counted by `queue`. */
+static void put_classes(struct buf *out, const struct req_queue *q, int64_t now)
+{
+    struct {
+        int priority, n;
+        int64_t arrival_ns;
+    } c[PULSE_CLASSES];
+    int n = 0;
+    for (int i = 0; i < q->n; i++) {
+        const struct request_spec *s = q->items[i]->spec;
+        int k = 0;
+        while (k < n && c[k].priority != s->priority)
+            k++;
+        if (k == PULSE_CLASSES || q->items[i]->parent)
+            continue;
+        if (k == n) {
+            c[n].priority = s->priority;
+            c[n].n = 0;
+            c[n++].arrival_ns = s->arrival_ns;
+        }
+        c[k].n++;
+        c[k].arrival_ns = s->arrival_ns < c[k].arrival_ns ? s->arrival_ns : c[k].arrival_ns;
+    }
+    buf_putc(out, '[');
+    for (int k = 0; k < n; k++)
+        buf_printf(out, "%s{\"priority\":%d,\"n\":%d,\"oldest_s\":%.3f}", k ? "," : "", c[k].priority, c[k].n,
+                   (double)(now - c[k].arrival_ns) * 1e-9);
+    buf_putc(out, ']');
+}
+
+static void put_totals(struct buf *out, const struct engine *engine)
+{
+    const struct world *w = &engine->world;
+    const uint64_t *c = engine->metrics.counters;
+    buf_printf(out,
+               ",\"totals\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"prompt_tokens\":%" PRIu64
+               ",\"generation_tokens\":%" PRIu64 ",\"preemptions\":%" PRIu64 "}",
+               w->n_submitted, w->n_ended, c[C_PROMPT_TOKENS], c[C_GENERATION_TOKENS], c[C_PREEMPTIONS]);
+}
+
+/* Why the policies have held requests, those that hold somebody now and those that did. */
+static void put_holds(struct buf *out, const struct holds *h)
+{
+    const char *comma = "";
+    buf_puts(out, ",\"holds\":[");
+    for (int i = 0; i <= HOLD_REASONS; i++) {
+        const struct hold_reason *r = &h->items[i];
+        if ((i >= h->n && i < HOLD_REASONS) || !r->times)
+            continue;
+        const char *why = i == HOLD_REASONS ? "(other reasons)" : r->why;
+        buf_printf(out, "%s{\"reason\":", comma);
+        buf_put_json(out, why, strlen(why));
+        buf_printf(out, ",\"now\":%d,\"times\":%" PRIu64 "}", r->now, r->times);
+        comma = ",";
+    }
+    buf_putc(out, ']');
+}
+
+static void put_limits(struct buf *out, const struct engine *engine)
+{
+    buf_puts(out, ",\"limits\":");
+    limits_put(&engine->world.limits, out);
+    buf_puts(out, ",\"limits_at_start\":");
+    limits_put(&engine->setup.limits, out);
+}
+
 char *engine_state_json(struct engine *engine, size_t *n)
 {
     const struct world *w = &engine->world;
@@ -328,6 +396,11 @@ char *engine_state_json(struct engine *engine, size_t *n)
     struct buf out = {0};
     buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - engine->started_ns) * 1e-9,
                engine->draining ? "true" : "false");
+    buf_printf(&out, ",\"held\":%d,\"parked\":%d,\"queue\":", w->n_held, w->n_parked);
+    put_classes(&out, &w->waiting, now);
+    put_holds(&out, &w->holds);
+    put_limits(&out, engine);
+    put_totals(&out, engine);
     put_queue(&out, "waiting", &w->waiting, now);
     put_queue(&out, "running", &w->running, now);
     buf_printf(
@@ -361,38 +434,6 @@ char *engine_state_json(struct engine *engine, size_t *n)
 
 /* ---- for whoever watches live: small whatever the load is */
 
-enum { PULSE_CLASSES = 8 };
-
-/* Requests of a queue by priority; those of more than PULSE_CLASSES of them are left out, and counted by `queue`. */
-static void put_classes(struct buf *out, const struct req_queue *q, int64_t now)
-{
-    struct {
-        int priority, n;
-        int64_t arrival_ns;
-    } c[PULSE_CLASSES];
-    int n = 0;
-    for (int i = 0; i < q->n; i++) {
-        const struct request_spec *s = q->items[i]->spec;
-        int k = 0;
-        while (k < n && c[k].priority != s->priority)
-            k++;
-        if (k == PULSE_CLASSES || q->items[i]->parent)
-            continue;
-        if (k == n) {
-            c[n].priority = s->priority;
-            c[n].n = 0;
-            c[n++].arrival_ns = s->arrival_ns;
-        }
-        c[k].n++;
-        c[k].arrival_ns = s->arrival_ns < c[k].arrival_ns ? s->arrival_ns : c[k].arrival_ns;
-    }
-    buf_putc(out, '[');
-    for (int k = 0; k < n; k++)
-        buf_printf(out, "%s{\"priority\":%d,\"n\":%d,\"oldest_s\":%.3f}", k ? "," : "", c[k].priority, c[k].n,
-                   (double)(now - c[k].arrival_ns) * 1e-9);
-    buf_putc(out, ']');
-}
-
 static void put_steps(struct buf *out, const struct pulse *p, int64_t now)
 {
     buf_printf(out, ",\"interval_s\":%.6f,\"steps_missed\":%" PRIu64 ",\"steps\":[", (double)(now - p->since_ns) * 1e-9,
@@ -417,11 +458,8 @@ char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
                (double)(now - engine->started_ns) * 1e-9, engine->draining ? "true" : "false",
                w->waiting.n - w->n_probes_waiting, w->running.n - w->n_probes_running, w->n_held);
     put_classes(&out, &w->waiting, now);
-    buf_printf(&out,
-               ",\"totals\":{\"submitted\":%" PRIu64 ",\"ended\":%" PRIu64 ",\"prompt_tokens\":%" PRIu64
-               ",\"generation_tokens\":%" PRIu64 ",\"preemptions\":%" PRIu64 "},\"ttft\":",
-               w->n_submitted, w->n_ended, m->counters[C_PROMPT_TOKENS], m->counters[C_GENERATION_TOKENS],
-               m->counters[C_PREEMPTIONS]);
+    put_totals(&out, engine);
+    buf_puts(&out, ",\"ttft\":");
     metrics_put_histogram(m, H_TTFT, &out);
     buf_puts(&out, ",\"itl\":");
     metrics_put_histogram(m, H_ITL, &out);

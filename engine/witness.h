@@ -22,8 +22,8 @@ struct witness {
      * away. */
     void (*submitted)(void *ctx, int64_t now_ns, const struct request_spec *s, struct request *r);
     void (*cancelled)(void *ctx, int64_t now_ns, const struct request *r, enum ending how);
-    /* Any other message that changes something: a policy, params, rollback, reset of the prefix cache, drain, stop.
-     * Before it is obeyed. */
+    /* Any other message that changes something: a policy, params, rollback, reset of the prefix cache, drain, stop, and
+     * limits that are not refused. Before it is obeyed. */
     void (*ordered)(void *ctx, int64_t now_ns, const struct engine_message *m);
     /* A step's results are taken in: for each new token, then for the step. r has the token already. */
     void (*sampled)(void *ctx, struct request *r, bool is_stop);

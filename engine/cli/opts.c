@@ -314,7 +314,7 @@ static int plain_word(struct parse *p, const char *word)
     int i = p->n_words++;
     struct opts *o = p->o;
     bool one_file = o->command == CMD_POLICY_CHECK || o->command == CMD_POLICY_TEST || o->command == CMD_POLICY_NEW ||
-                    o->command == CMD_POLICY_STEP || o->command >= CMD_POLICY_PUSH;
+                    o->command == CMD_POLICY_STEP || (o->command >= CMD_POLICY_PUSH && o->command < CMD_LIMITS);
     if (o->command == CMD_POLICY_DIFF && i == 1) {
         o->file2 = opts_keep(o, word, strlen(word));
         return 0;
@@ -333,7 +333,7 @@ static int plain_word(struct parse *p, const char *word)
         return err_set(p->e, E_INPUT,
                        "there is a word too many: '%.60s' (the traffic goes after --trace, the policy after --policy)",
                        word);
-    if (!one_file && o->command != CMD_LUA_PATH && o->command != CMD_POLICY_WHY && i == 0) {
+    if (!one_file && o->command != CMD_LUA_PATH && o->command != CMD_POLICY_WHY && o->command < CMD_LIMITS && i == 0) {
         bool negated;
         return assign(p, find_row(p, "model", 5, &negated), "the model", word, FROM_LINE);
     }
@@ -448,9 +448,21 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"serve", CMD_SERVE},         {"run", CMD_RUN},       {"batch", CMD_BATCH},         {"simulate", CMD_SIMULATE},
-    {"reproduce", CMD_REPRODUCE}, {"tune", CMD_TUNE},     {"policy", CMD_POLICY_CHECK}, {"lua-path", CMD_LUA_PATH},
-    {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
+    {"serve", CMD_SERVE},
+    {"run", CMD_RUN},
+    {"batch", CMD_BATCH},
+    {"simulate", CMD_SIMULATE},
+    {"reproduce", CMD_REPRODUCE},
+    {"tune", CMD_TUNE},
+    {"policy", CMD_POLICY_CHECK},
+    {"lua-path", CMD_LUA_PATH},
+    {"plan", CMD_PLAN},
+    {"regret", CMD_REGRET},
+    {"help", CMD_HELP},
+    {"version", CMD_VERSION},
+    {"limits", CMD_LIMITS},
+    {"state", CMD_STATE},
+    {"top", CMD_TOP},
 };
 static const struct command policy_verbs[] = {
     {"check", CMD_POLICY_CHECK},  {"test", CMD_POLICY_TEST},         {"why", CMD_POLICY_WHY},

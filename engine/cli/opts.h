@@ -29,7 +29,7 @@ enum opts_command {
     CMD_TUNE,
     CMD_PLAN,
     CMD_REGRET,
-    CMD_POLICY_PUSH, /* these speak to a running server */
+    CMD_POLICY_PUSH, /* from here on they speak to a running server */
     CMD_POLICY_LIST,
     CMD_POLICY_SHOW,
     CMD_POLICY_DIFF,
@@ -37,6 +37,9 @@ enum opts_command {
     CMD_POLICY_ROLLBACK,
     CMD_POLICY_LOG,
     CMD_POLICY_SHADOW,
+    CMD_LIMITS, /* these take no words */
+    CMD_STATE,
+    CMD_TOP,
     CMD_HELP,
     CMD_VERSION
 };
@@ -128,9 +131,10 @@ struct opts {
     /* policy why, policy step */
     char *why_id, *why_file; /* NULL: not given */
     int64_t slowest;
-    char *recording; /* NULL: a running server is asked */
-    double at_s;     /* of step, whose number is `file` */
-    /* policy push, list, show, diff, activate, rollback, log */
+    char *recording;    /* NULL: a running server is asked */
+    double at_s;        /* of step, whose number is `file` */
+    struct strings set; /* limits: NAME=VALUE */
+    /* policy push, list, show, diff, activate, rollback, log; limits, state, top */
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */
     char *as_name, *sha, *to;     /* NULL: not given */

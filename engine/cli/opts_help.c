@@ -99,6 +99,9 @@ static const char overview[] =
     "  moonshift policy new NAME              write a policy to begin with\n"
     "  moonshift policy push FILE             send a policy to a running server; also: list, show, diff, activate,\n"
     "                                         rollback, log\n"
+    "  moonshift state                        what a running server does, on one page\n"
+    "  moonshift top                          the same, as it changes\n"
+    "  moonshift limits [--set NAME=VALUE]    the limits of a running server, and how to change them\n"
     "  moonshift lua-path                     where busted finds the module that specs use\n"
     "  moonshift --version\n"
     "\n"
@@ -295,6 +298,26 @@ static const char shadow_head[] =
     "  moonshift policy shadow ./short.lua --for 300\n"
     "  moonshift policy shadow\n" REMOTE_STATUS;
 
+static const char limits_head[] =
+    "moonshift limits [--set NAME=VALUE ...] [--server URL]\n"
+    "\n"
+    "The limits of a running server: as they are, as it was started, and what they may be set to. --set changes\n"
+    "them while requests run; nobody is thrown out by a lower one.\n"
+    "\n"
+    "  moonshift limits --set max-num-seqs=64 --set max-num-queued-reqs=200\n" REMOTE_STATUS;
+
+static const char state_head[] =
+    "moonshift state [--server URL]\n"
+    "\n"
+    "What a running server does right now, on one page: the policy, requests, rates over half a second, limits, the\n"
+    "queue by priority, whom the policy holds and why, groups and their layouts, KV by rank and tier.\n" REMOTE_STATUS;
+
+static const char top_head[] =
+    "moonshift top [--server URL]\n"
+    "\n"
+    "The page of moonshift state, once a second, until q or Ctrl-C. Where standard output is no terminal it is\n"
+    "printed once.\n" REMOTE_STATUS;
+
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
@@ -334,6 +357,9 @@ const char *opts_head(enum opts_command command)
                                         [CMD_POLICY_ROLLBACK] = rollback_head,
                                         [CMD_POLICY_LOG] = log_head,
                                         [CMD_POLICY_SHADOW] = shadow_head,
+                                        [CMD_LIMITS] = limits_head,
+                                        [CMD_STATE] = state_head,
+                                        [CMD_TOP] = top_head,
                                         [CMD_POLICY_WHY] = why_head,
                                         [CMD_POLICY_STEP] = step_head,
                                         [CMD_POLICY_NEW] = new_head,

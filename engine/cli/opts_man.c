@@ -128,8 +128,7 @@ static const char last_sections[] =
     ".TP\n.B 0\nDone as asked.\n"
     ".TP\n.B 1\nIt failed. The last line on standard error says why.\n"
     ".TP\n.B 2\nThe command line, the environment or the config file is wrong.\n"
-    ".TP\n.B 3\nOf policy test: specs could not be run. Of the verbs of policy that ask a server: it does not "
-    "answer.\n";
+    ".TP\n.B 3\nOf policy test: specs could not be run. Of what asks a running server: it does not answer.\n";
 
 void opts_man(struct buf *out)
 {

@@ -388,6 +388,8 @@ static const struct opt_row rows[] = {
      "any earlier version, by 8 or more digits of its SHA-256 (default: the one before the live one)"},
     {"force", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH | IN_ACTIVATE | IN_ROLLBACK_OF, AT(force), NULL, "false",
      0, 0, NULL, "also a version that is in quarantine"},
+    {"set", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_LIMITS_OF, AT(set), "NAME=VALUE", NULL, 0, 0, NULL,
+     "a limit and its new value, like max-num-seqs=64; may be given several times, and all are set or none"},
     {"verify", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_LOG, AT(verify), NULL, "false", 0, 0, NULL,
      "is every line bound to the one before it?"},
     {"json", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_REMOTE | IN_STEP, AT(as_json), NULL, "false", 0, 0, NULL,
@@ -548,6 +550,9 @@ int opts_where(enum opts_command c)
                                [CMD_POLICY_ROLLBACK] = IN_ROLLBACK_OF,
                                [CMD_POLICY_LOG] = IN_LOG,
                                [CMD_POLICY_SHADOW] = IN_SHADOW_OF,
+                               [CMD_LIMITS] = IN_LIMITS_OF,
+                               [CMD_STATE] = IN_STATE_OF,
+                               [CMD_TOP] = IN_TOP,
                                [CMD_HELP] = IN_CHECK,
                                [CMD_VERSION] = IN_CHECK};
     return bits[c];
@@ -555,11 +560,11 @@ int opts_where(enum opts_command c)
 
 const char *opts_command_name(enum opts_command c)
 {
-    static const char *const names[] = {"serve",       "run",          "batch",           "policy check",
-                                        "policy test", "policy why",   "policy step",     "policy new",
-                                        "lua-path",    "simulate",     "reproduce",       "tune",
-                                        "plan",        "regret",       "policy push",     "policy list",
-                                        "policy show", "policy diff",  "policy activate", "policy rollback",
-                                        "policy log",  "policy shadow"};
+    static const char *const names[] = {
+        "serve",       "run",           "batch",       "policy check",    "policy test",
+        "policy why",  "policy step",   "policy new",  "lua-path",        "simulate",
+        "reproduce",   "tune",          "plan",        "regret",          "policy push",
+        "policy list", "policy show",   "policy diff", "policy activate", "policy rollback",
+        "policy log",  "policy shadow", "limits",      "state",           "top"};
     return c < CMD_HELP ? names[c] : "help";
 }

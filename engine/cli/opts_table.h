@@ -49,11 +49,15 @@ enum {
     IN_ROLLBACK_OF = 1 << 18,
     IN_LOG = 1 << 19,
     IN_WHY = 1 << 20,
-    IN_SHADOW_OF = 1 << 23,
-    IN_REMOTE = IN_PUSH | IN_LIST | IN_SHOW | IN_DIFF | IN_ACTIVATE | IN_ROLLBACK_OF | IN_LOG | IN_WHY | IN_SHADOW_OF,
     IN_NEW = 1 << 21,
     IN_STEP = 1 << 22,
-    IN_REVISIT = IN_STEP | IN_WHY /* looks into a recording */
+    IN_SHADOW_OF = 1 << 23,
+    IN_LIMITS_OF = 1 << 24,
+    IN_STATE_OF = 1 << 25,
+    IN_TOP = 1 << 26,
+    IN_REVISIT = IN_STEP | IN_WHY, /* looks into a recording */
+    IN_REMOTE = IN_PUSH | IN_LIST | IN_SHOW | IN_DIFF | IN_ACTIVATE | IN_ROLLBACK_OF | IN_LOG | IN_WHY | IN_SHADOW_OF |
+                IN_LIMITS_OF | IN_STATE_OF | IN_TOP
 };
 
 struct opt_row {

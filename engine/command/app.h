@@ -135,6 +135,6 @@ int command_regret(struct app *a, struct err *e);
 int command_reproduce(struct app *a, struct err *e);
 int command_policy_check(struct app *a, struct err *e);
 int command_revisit(struct app *a, struct err *e); /* policy step, policy why: of a recording */
-int command_remote(struct app *a, struct err *e);  /* policy push, list, show, diff, activate, rollback, log */
+int command_remote(struct app *a, struct err *e);  /* what speaks to a running server */
 
 #endif

@@ -1,5 +1,6 @@
 /* The commands about a running server: its policies (push, list, show, diff, activate, rollback, log, shadow) and its
- * requests (why). What the server refuses is exit status 1, a server that does not answer 3. */
+ * requests (why) are here; limits, state and top have files of their own. What the server refuses is exit status 1, a
+ * server that does not answer 3. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,50 +16,11 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/cli/why.h"
-#include "engine/command/app.h"
-#include "engine/remote/client.h"
+#include "engine/command/session.h"
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
-enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000 };
-
-struct session {
-    struct app *app;
-    struct remote remote;
-    struct remote_answer answer;
-    struct buf path;
-};
-
-/* ---- asking */
-
-/* The error's text of an answer, else the answer itself. */
-static void say_refusal(const struct remote_answer *a)
-{
-    struct json *j = json_parse(a->body.data ? a->body.data : "", a->body.len, NULL, NULL);
-    const char *text = json_text(json_find(json_find(j, "error"), "message"));
-    fprintf(stderr, "moonshift: refused (%d): %.2000s\n", a->status, text ? text : a->body.data ? a->body.data : "");
-    json_free(j);
-}
-
-/* False: it was refused, or nobody answered; that has been said, and the status is set. */
-static bool ask(struct session *s, enum remote_method method, const struct buf *body)
-{
-    struct err e = {0};
-    buf_free(&s->answer.body);
-    int rc = remote_ask(&s->remote, method, s->path.data, body, &s->answer, &e);
-    if (rc)
-        fprintf(stderr, "moonshift: %s\n", e.text);
-    else if (s->answer.status != 200)
-        say_refusal(&s->answer);
-    s->app->status = rc ? STATUS_AWAY : s->answer.status == 200 ? 0 : STATUS_REFUSED;
-    return s->app->status == 0;
-}
-
-static void print_answer(const struct session *s)
-{
-    fwrite(s->answer.body.data ? s->answer.body.data : "", 1, s->answer.body.len, stdout);
-    putchar('\n');
-}
+enum { LOG_PAGE = 1000 };
 
 static void put_flag(struct buf *path, const char *name, const char *value)
 {
@@ -90,7 +52,7 @@ static void say_live(const struct session *s)
     const struct json *a = json_find(j, "active");
     const char *name = json_text(json_find(a ? a : j, "name")), *sha = json_text(json_find(a ? a : j, "sha256"));
     if (s->app->opts.as_json)
-        print_answer(s);
+        session_print(s);
     else
         printf("%s (%.12s) is %s\n", name ? name : "?", sha ? sha : "?", a ? "live" : "kept");
     json_free(j);
@@ -112,7 +74,7 @@ static int push(struct session *s, struct err *e)
         buf_printf(&s->path, "/admin/policies/%s", s->app->policy_name);
         put_flag(&s->path, "activate", o->activate ? NULL : "0");
         put_flag(&s->path, "force", o->force ? "1" : NULL);
-        if (ask(s, REMOTE_PUT, &source))
+        if (session_ask(s, REMOTE_PUT, &source))
             say_live(s);
     }
     buf_free(&source);
@@ -127,7 +89,7 @@ static int activate(struct session *s, struct err *e)
     buf_printf(&s->path, "/admin/policies/%s/activate", o->file);
     put_flag(&s->path, "sha", o->sha);
     put_flag(&s->path, "force", o->force ? "1" : NULL);
-    if (ask(s, REMOTE_POST, NULL))
+    if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;
 }
@@ -139,7 +101,7 @@ static int roll_back(struct session *s, struct err *e)
     buf_puts(&s->path, "/admin/policy/rollback");
     put_flag(&s->path, "to", o->to);
     put_flag(&s->path, "force", o->force ? "1" : NULL);
-    if (ask(s, REMOTE_POST, NULL))
+    if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;
 }
@@ -166,10 +128,10 @@ static void print_version(const struct json *v)
 static int list(struct session *s)
 {
     buf_puts(&s->path, "/admin/policies");
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (s->app->opts.as_json) {
-        print_answer(s);
+        session_print(s);
         return 0;
     }
     struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
@@ -187,7 +149,7 @@ static int show(struct session *s, struct err *e)
     TRY(check_sha("--sha", o->sha, e));
     buf_printf(&s->path, "/admin/policies/%s", o->file);
     put_flag(&s->path, "sha", o->sha);
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {
         struct buf out = {0};
@@ -223,7 +185,7 @@ static bool fetch(struct session *s, const char *what, struct buf *out, int *rc,
             return false;
     } else {
         buf_puts(&s->path, "/admin/policy");
-        if (!ask(s, REMOTE_GET, NULL))
+        if (!session_ask(s, REMOTE_GET, NULL))
             return false;
         struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
         const char *live = json_text(json_find(json_find(j, "active"), "name"));
@@ -235,7 +197,7 @@ static bool fetch(struct session *s, const char *what, struct buf *out, int *rc,
     }
     buf_printf(&s->path, "/admin/policies/%s", name);
     put_flag(&s->path, "sha", sha[0] ? sha : NULL);
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return false;
     buf_put(out, s->answer.body.data ? s->answer.body.data : "", s->answer.body.len);
     return true;
@@ -362,7 +324,7 @@ static bool fetch_log(struct session *s, bool all, struct buf *out)
         buf_puts(&s->path, "/admin/audit");
         if (all)
             buf_printf(&s->path, "?from=%" PRIu64 "&n=%d", from, LOG_PAGE);
-        if (!ask(s, REMOTE_GET, NULL))
+        if (!session_ask(s, REMOTE_GET, NULL))
             return false;
         int lines = 0;
         for (size_t i = 0; i < s->answer.body.len; i++)
@@ -385,7 +347,7 @@ static int verify(struct session *s, const struct buf *text, const char *where)
     else if (printf("%s: %" PRIu64 " lines, each bound to the one before; the last one's SHA-256 is %s\n", where,
                     f.chain.seq, f.chain.prev) > 0)
         return 0;
-    s->app->status = STATUS_REFUSED;
+    s->app->status = SESSION_REFUSED;
     return 0;
 }
 
@@ -423,10 +385,10 @@ static int why(struct session *s, struct err *e)
         buf_printf(&s->path, "/admin/requests/%s", o->why_id);
     else
         buf_printf(&s->path, "/admin/requests?slowest=%d", (int)o->slowest);
-    if (!ask(s, REMOTE_GET, NULL))
+    if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {
-        print_answer(s);
+        session_print(s);
         return 0;
     }
     struct json *j = json_parse(s->answer.body.data, s->answer.body.len, NULL, e);
@@ -497,7 +459,7 @@ static void say_shadow(const struct session *s)
 {
     struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
     if (s->app->opts.as_json)
-        print_answer(s);
+        session_print(s);
     else if (!strcmp(text_of(j, "state"), "none"))
         puts("no policy was asked beside the live one");
     else
@@ -522,7 +484,7 @@ static int begin_shadow(struct session *s, struct err *e)
     if (!rc) {
         buf_printf(&s->path, "/admin/policies/%s/shadow?seconds=%.9g", name, o->for_s);
         put_flag(&s->path, "sha", o->sha);
-        if (ask(s, REMOTE_POST, &source))
+        if (session_ask(s, REMOTE_POST, &source))
             say_shadow(s);
     }
     buf_free(&source);
@@ -537,7 +499,7 @@ static int shadow(struct session *s, struct err *e)
     if (o->file)
         return begin_shadow(s, e);
     buf_puts(&s->path, "/admin/shadow");
-    if (ask(s, o->end_shadow ? REMOTE_DELETE : REMOTE_GET, NULL))
+    if (session_ask(s, o->end_shadow ? REMOTE_DELETE : REMOTE_GET, NULL))
         say_shadow(s);
     return 0;
 }
@@ -563,6 +525,12 @@ static int obey(struct session *s, struct err *e)
         return why(s, e);
     case CMD_POLICY_SHADOW:
         return shadow(s, e);
+    case CMD_LIMITS:
+        return session_limits(s, e);
+    case CMD_STATE:
+        return session_state(s, e);
+    case CMD_TOP:
+        return session_top(s, e);
     default:
         return show_log(s, e);
     }

@@ -209,10 +209,10 @@ static void play_arrival(struct reenactor *r, const struct recorded *x)
     struct request_spec *s = mem_new(sizeof *s);
     int64_t base = r->d.start_ns;
     uint64_t order = engine_world(r->d.engine)->next_order;
-    s->tag = replay_note_arrival(&r->d, &(struct replay_request){.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0,
-                                                                 .n_prompt = x->n_prompt,
-                                                                 .n_asked = x->max_tokens,
-                                                                 .priority = x->priority});
+    struct replay_request q = {.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0, .priority = x->priority};
+    q.n_prompt = x->n_prompt;
+    q.n_asked = x->max_tokens;
+    s->tag = replay_note_arrival(&r->d, &q, x->tenant);
     snprintf(s->name, sizeof s->name, "%s", x->name);
     snprintf(s->tenant, sizeof s->tenant, "%s", x->tenant);
     s->leader = x->leader >= 0 && (uint64_t)x->leader < r->n_tags ? r->tags[x->leader] : 0;
@@ -294,6 +294,10 @@ static void play_order(struct reenactor *r, const struct recorded *x)
         break;
     case 'x':
         m.kind = IN_STOP;
+        break;
+    case 'l':
+        m.kind = IN_LIMITS;
+        m.payload = memcpy(mem_new(sizeof x->limits), &x->limits, sizeof x->limits);
         break;
     default:
         m.kind = IN_PARAMS;

@@ -1,5 +1,6 @@
 #include "engine/lab/replay_inner.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -247,12 +248,30 @@ static void take_event(struct drive *d, const struct engine_event *ev)
         router_ended(d->router, (int)(d - d->nodes));
 }
 
-uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q)
+/* Its place among the tenants; made where it is new. */
+static uint32_t tenant_place(struct replay *r, const char *name)
+{
+    int i = 0;
+    while (i < r->n_tenants && strcmp(r->tenants[i], name) != 0)
+        i++;
+    if (i >= REPLAY_TENANTS - 1) {
+        i = REPLAY_TENANTS - 1;
+        name = "(others)";
+    }
+    if (i >= r->n_tenants) {
+        r->n_tenants = i + 1;
+        snprintf(r->tenants[i], sizeof r->tenants[i], "%s", name);
+    }
+    return (uint32_t)i;
+}
+
+uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q, const char *tenant)
 {
     struct replay *r = d->out;
     r->requests = replay_grown(r->requests, r->n_requests, &r->cap_requests, sizeof *r->requests);
     struct replay_request *x = &r->requests[r->n_requests++];
     *x = *q;
+    x->tenant = tenant_place(r, tenant) & (REPLAY_TENANTS - 1);
     x->start_ns = x->first_ns = x->last_ns = x->end_ns = -1;
     r->n_live++;
     bin_at(r, now_of(d))->n_arrived++;
@@ -286,6 +305,22 @@ bool replay_shall_stop(struct drive *d)
     return d->out->stopped;
 }
 
+/* By reason; those that find no place are counted with the others. */
+static void add_holds(struct holds *to, const struct holds *from)
+{
+    to->items[HOLD_REASONS].times += from->items[HOLD_REASONS].times;
+    for (int i = 0; i < from->n; i++) {
+        int at = 0;
+        while (at < to->n && strcmp(to->items[at].why, from->items[i].why) != 0)
+            at++;
+        if (at == to->n && to->n < HOLD_REASONS)
+            to->items[to->n++] = (struct hold_reason){0};
+        if (at < to->n)
+            memcpy(to->items[at].why, from->items[i].why, sizeof to->items[at].why);
+        to->items[at < to->n ? at : HOLD_REASONS].times += from->items[i].times;
+    }
+}
+
 /* The last words of the engine, before it goes. */
 void replay_close_books(struct drive *d)
 {
@@ -303,6 +338,7 @@ void replay_close_books(struct drive *d)
     r->n_decisions += w->step;
     for (int i = 0; i < COUNTER_COUNT; i++)
         r->counters[i] += w->metrics->counters[i];
+    add_holds(&r->holds, &w->holds);
     engine_take(d->engine, &(struct engine_message){.kind = IN_STATE});
     while (queue_take(engine_outbox(d->engine), &ev))
         take_event(d, &ev);

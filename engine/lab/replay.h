@@ -10,7 +10,7 @@
 #include "engine/lab/arrivals.h"
 #include "engine/lab/router.h"
 
-enum { REPLAY_MAX_BINS = 1 << 16, REPLAY_MAX_LAYOUTS = 256, REPLAY_MAX_SWITCHES = 1 << 16 };
+enum { REPLAY_MAX_BINS = 1 << 16, REPLAY_MAX_LAYOUTS = 256, REPLAY_MAX_SWITCHES = 1 << 16, REPLAY_TENANTS = 64 };
 
 /* The engine's clock at the first arrival of a trace: 0 it takes for "never". */
 static const int64_t REPLAY_START_NS = 1000000000;
@@ -20,9 +20,10 @@ struct replay_request {
     int64_t arrival_ns, start_ns, first_ns, last_ns, end_ns;
     int32_t n_prompt, n_asked, n_output, n_cached;
     int32_t priority;
-    uint32_t n_preempted : 18;
-    enum ending ending : 8; /* END_NONE: the replay was stopped before */
+    uint32_t n_preempted : 17;
+    enum ending ending : 3; /* END_NONE: the replay was stopped before */
     uint32_t node : 6;
+    uint32_t tenant : 6; /* its place among the replay's */
 };
 
 /* What ran in one layout on one set of ranks, of any node. */
@@ -56,7 +57,10 @@ struct replay {
     size_t n_requests, cap_requests;
     struct replay_bin *bins;
     size_t n_bins, cap_bins;
-    int64_t bin_ns; /* 1 s; doubled whenever there would be more than REPLAY_MAX_BINS */
+    char tenants[REPLAY_TENANTS][NAME_BYTES]; /* as they came; where there are more, the last place has all the rest */
+    int n_tenants;
+    struct holds holds; /* why the policies held requests, of all nodes: how often */
+    int64_t bin_ns;     /* 1 s; doubled whenever there would be more than REPLAY_MAX_BINS */
     struct replay_layout layouts[REPLAY_MAX_LAYOUTS];
     int n_layouts;                  /* past the last one, everything is counted as the last one */
     struct replay_switch *switches; /* at most REPLAY_MAX_SWITCHES are kept */

@@ -38,10 +38,10 @@ void replay_begin(struct replay *out);
 /* The engine of s->engine with the policy p, under the clock as it stands. The policy moves in every case. */
 int replay_open(struct drive *d, struct replay *out, const struct replay_setup *s, const struct policy *p,
                 struct clock *clock, struct err *e);
-uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q); /* its tag */
-void replay_note_turn(struct drive *d);                                        /* after each turn */
-void replay_listen(struct drive *d);                                           /* to what the engine said since */
-void replay_note_first(struct drive *d);                                       /* before anything has happened */
+uint64_t replay_note_arrival(struct drive *d, const struct replay_request *q, const char *tenant); /* its tag */
+void replay_note_turn(struct drive *d);                                                            /* after each turn */
+void replay_listen(struct drive *d);     /* to what the engine said since */
+void replay_note_first(struct drive *d); /* before anything has happened */
 bool replay_shall_stop(struct drive *d);
 void replay_close_books(struct drive *d);
 void *replay_grown(void *old, size_t n, size_t *cap, size_t size); /* with room for one more of the size */

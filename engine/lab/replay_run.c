@@ -55,11 +55,13 @@ static void submit(struct run *r)
     int node = r->router ? router_choose(r->router, row) : 0;
     struct drive *d = &r->nodes[node];
     struct request_spec *s = mem_new(sizeof *s);
-    s->tag = replay_note_arrival(d, &(struct replay_request){.arrival_ns = row->arrival_ns,
-                                                             .n_prompt = row->n_prompt,
-                                                             .n_asked = row->n_output,
-                                                             .priority = row->priority,
-                                                             .node = (uint32_t)node & (ROUTER_MAX_NODES - 1)});
+    s->tag = replay_note_arrival(d,
+                                 &(struct replay_request){.arrival_ns = row->arrival_ns,
+                                                          .n_prompt = row->n_prompt,
+                                                          .n_asked = row->n_output,
+                                                          .priority = row->priority,
+                                                          .node = (uint32_t)node & (ROUTER_MAX_NODES - 1)},
+                                 row->tenant);
     snprintf(s->name, sizeof s->name, "row-%llu", (unsigned long long)row->index);
     snprintf(s->tenant, sizeof s->tenant, "%s", row->tenant);
     snprintf(s->salt, sizeof s->salt, "%s", row->tenant);

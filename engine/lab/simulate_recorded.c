@@ -149,6 +149,11 @@ void recorded_words(const struct recorded_machine *m, const struct recorded_resu
                    d->mean_ns * 1e-6, q->lag_ns * 1e-6, mean_of(w->ns, w->n_steps) * 1e-6,
                    mean_of(w->lag_ns, w->n_steps) * 1e-6);
         what_if_words(w, label, out);
+        if (d->n_limits_set)
+            buf_printf(out,
+                       "%s: an operator set limits %" PRIu64
+                       " times while this was recorded; here they stay as they were at its start\n",
+                       label, d->n_limits_set);
         return;
     }
     if (r->exact.equal)

@@ -4,13 +4,13 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "engine/lab/simulate.h"
+#include "engine/lab/simulate_inner.h"
 
-enum { NAME_COLUMN = 28, LEAST_COLUMN = 12, CELL_BYTES = 40 };
+enum { LEAST_COLUMN = 12 };
 
 /* ---- the table: a row of numbers for each fact, a column for each policy */
 
-static size_t column_width(const struct simulate_run *run)
+size_t simulate_column_width(const struct simulate_run *run)
 {
     size_t n = strlen(run->label);
     return (n < LEAST_COLUMN ? LEAST_COLUMN : n) + 2;
@@ -24,13 +24,12 @@ static void put_row(const struct simulate_report *r, struct buf *out, const char
     buf_printf(out, "%-*s", NAME_COLUMN, name);
     for (int i = 0; i < r->n_runs; i++) {
         fn(&r->runs[i], detail, cell);
-        buf_printf(out, "%*s", (int)column_width(&r->runs[i]), cell);
+        buf_printf(out, "%*s", (int)simulate_column_width(&r->runs[i]), cell);
     }
     buf_putc(out, '\n');
 }
 
-/* A figure that follows from what steps took; one that rests on prices outside of what was measured is marked. */
-static void cell_timed(const struct simulate_run *run, char *cell, double v, int digits)
+void simulate_cell_timed(const struct simulate_run *run, char *cell, double v, int digits)
 {
     bool marked = sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK ||
                   what_if_guessed_share(&run->recorded.what_if) >= SIM_OUTSIDE_MARK;
@@ -48,8 +47,19 @@ enum count {
     N_STEPS,
     N_DECISIONS,
     N_DRAFTED,
-    N_DRAFTS_RIGHT
+    N_DRAFTS_RIGHT,
+    N_HOLDS
 };
+
+/* Times that the policy began to hold a request. */
+static uint64_t count_holds(const struct simulate_run *run)
+{
+    const struct holds *h = &run->replay.holds;
+    uint64_t n = h->items[HOLD_REASONS].times;
+    for (int i = 0; i < h->n; i++)
+        n += h->items[i].times;
+    return n;
+}
 
 static void cell_count(const struct simulate_run *run, int detail, char *cell)
 {
@@ -65,7 +75,8 @@ static void cell_count(const struct simulate_run *run, int detail, char *cell)
                                [N_STEPS] = c[C_STEPS],
                                [N_DECISIONS] = run->replay.n_decisions,
                                [N_DRAFTED] = c[C_DRAFT_TOKENS],
-                               [N_DRAFTS_RIGHT] = c[C_DRAFT_ACCEPTED]};
+                               [N_DRAFTS_RIGHT] = c[C_DRAFT_ACCEPTED],
+                               [N_HOLDS] = count_holds(run)};
     snprintf(cell, CELL_BYTES, "%llu", (unsigned long long)values[detail]);
 }
 
@@ -76,7 +87,7 @@ static void cell_latency(const struct simulate_run *run, int detail, char *cell)
     if (ns < 0)
         snprintf(cell, CELL_BYTES, "-");
     else
-        cell_timed(run, cell, (double)ns * 1e-6, 2);
+        simulate_cell_timed(run, cell, (double)ns * 1e-6, 2);
 }
 
 enum rate { R_SECONDS, R_THROUGHPUT, R_OUTPUT, R_PEAK, R_REQUESTS, R_GOODPUT, R_GOOD_SHARE, R_KV, R_CACHED };
@@ -97,7 +108,7 @@ static void cell_rate(const struct simulate_run *run, int detail, char *cell)
                              [R_CACHED] = 100 * (double)t->n_cached_tokens / prompts};
     static const int digits[] = {[R_SECONDS] = 3, [R_THROUGHPUT] = 1, [R_OUTPUT] = 1, [R_PEAK] = 1,  [R_REQUESTS] = 3,
                                  [R_GOODPUT] = 3, [R_GOOD_SHARE] = 1, [R_KV] = 1,     [R_CACHED] = 1};
-    cell_timed(run, cell, values[detail], digits[detail]);
+    simulate_cell_timed(run, cell, values[detail], digits[detail]);
 }
 
 /* Where decisions are compared, draft tokens are those of the recording. */
@@ -173,6 +184,46 @@ static void put_policy_notes(const struct simulate_run *run, int node, struct bu
     json_free(state);
 }
 
+static const char *hold_words(const struct holds *h, int i)
+{
+    return i == HOLD_REASONS ? "other reasons" : h->items[i].why[0] ? h->items[i].why : "no reason given";
+}
+
+/* Why the policy held requests. */
+static void put_holds(const struct simulate_run *run, struct buf *out)
+{
+    const struct holds *h = &run->replay.holds;
+    const char *comma = "";
+    if (!count_holds(run))
+        return;
+    buf_printf(out, "%s: held requests: ", run->label);
+    for (int i = 0; i <= HOLD_REASONS; i++)
+        if ((i < h->n || i == HOLD_REASONS) && h->items[i].times) {
+            buf_printf(out, "%s%llu times (%s)", comma, (unsigned long long)h->items[i].times, hold_words(h, i));
+            comma = ", ";
+        }
+    buf_putc(out, '\n');
+}
+
+/* Nothing where none was held. */
+static void json_holds(struct buf *out, const struct simulate_run *run)
+{
+    const struct holds *h = &run->replay.holds;
+    const char *comma = "";
+    if (!count_holds(run))
+        return;
+    buf_puts(out, ",\"holds\":[");
+    for (int i = 0; i <= HOLD_REASONS; i++)
+        if ((i < h->n || i == HOLD_REASONS) && h->items[i].times) {
+            const char *why = hold_words(h, i);
+            buf_printf(out, "%s{\"reason\":", comma);
+            buf_put_json(out, why, strlen(why));
+            buf_printf(out, ",\"times\":%llu}", (unsigned long long)h->items[i].times);
+            comma = ",";
+        }
+    buf_putc(out, ']');
+}
+
 /* How evenly the router shared the requests out. */
 static void put_shares(const struct simulate_run *run, struct buf *out)
 {
@@ -198,6 +249,7 @@ static void put_notes(const struct simulate_report *r, struct buf *out)
             recorded_words(r->setup->recorded, &run->recorded, run->label, out);
         for (int k = 0; k < run->replay.n_nodes; k++)
             put_policy_notes(run, k, out);
+        put_holds(run, out);
         put_shares(run, out);
         if (sim_outside_share(run->outside) >= SIM_OUTSIDE_MARK) {
             buf_printf(out, "%s: ~ %.1f%% of the step time was priced outside of what was measured, by extrapolation: ",
@@ -220,6 +272,14 @@ static void cell_label(const struct simulate_run *run, int detail, char *cell)
 {
     (void)detail;
     snprintf(cell, CELL_BYTES, "%.*s", CELL_BYTES - 1, run->label);
+}
+
+static bool any_holds(const struct simulate_report *r)
+{
+    bool any = false;
+    for (int i = 0; i < r->n_runs; i++)
+        any |= count_holds(&r->runs[i]) > 0;
+    return any;
 }
 
 static void put_rows(const struct simulate_report *r, struct buf *out)
@@ -249,6 +309,9 @@ static void put_rows(const struct simulate_report *r, struct buf *out)
         put_row(r, out, "draft tokens", cell_count, N_DRAFTED);
         put_row(r, out, "  of them right", cell_count, N_DRAFTS_RIGHT);
     }
+    if (any_holds(r))
+        put_row(r, out, "held by the policy", cell_count, N_HOLDS);
+    simulate_tenants_table(r, out);
 }
 
 void simulate_table(const struct simulate_report *r, struct buf *out)
@@ -279,7 +342,7 @@ static void json_double(struct buf *out, const char *key, double v)
     json_put_double(out, v);
 }
 
-static void json_latency(struct buf *out, const struct tally *t, enum tally_latency l)
+void simulate_json_latency(struct buf *out, const struct tally *t, enum tally_latency l)
 {
     static const int percents[] = {50, 90, 95, 99};
     buf_printf(out, ",\"%s_ms\":{\"n\":%zu", tally_name(l), t->n[l]);
@@ -415,7 +478,7 @@ static void json_classes(struct buf *out, const struct simulate_run *run, struct
         buf_printf(out, "%s{\"priority\":%d,\"finished\":%llu,\"good\":%llu", i ? "," : "", classes[i],
                    (unsigned long long)t.n_finished, (unsigned long long)t.n_good);
         for (int l = 0; l < TALLY_COUNT; l++)
-            json_latency(out, &t, (enum tally_latency)l);
+            simulate_json_latency(out, &t, (enum tally_latency)l);
         buf_putc(out, '}');
         tally_free(&t);
     }
@@ -449,8 +512,10 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
     json_double(out, "goodput", t->goodput);
     json_double(out, "kv_high_water", p->kv_high);
     for (int l = 0; l < TALLY_COUNT; l++)
-        json_latency(out, t, (enum tally_latency)l);
+        simulate_json_latency(out, t, (enum tally_latency)l);
     json_classes(out, run, slo);
+    simulate_tenants_json(out, run, slo);
+    json_holds(out, run);
     buf_printf(out,
                ",\"n_switches\":%llu,\"preemptions\":%llu,\"recomputed_tokens\":%llu,\"moved_bytes\":%llu,\"steps\":%"
                "llu,\"decisions\":%llu",

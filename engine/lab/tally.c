@@ -182,16 +182,38 @@ void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo)
     t->peak_output = peak_of(t, r, output_bin);
 }
 
-void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority)
+typedef bool (*part_fn)(const struct replay_request *x, int which);
+
+static void make_part(struct tally *t, const struct replay *r, struct tally_slo slo, part_fn is_in, int which)
 {
     struct replay part = *r;
     part.requests = mem_new_array(r->n_requests + 1, sizeof *part.requests);
     part.n_requests = 0;
     for (size_t i = 0; i < r->n_requests; i++)
-        if (r->requests[i].priority == priority)
+        if (is_in(&r->requests[i], which))
             part.requests[part.n_requests++] = r->requests[i];
     tally_make(t, &part, slo);
     mem_free(part.requests);
+}
+
+static bool is_of_class(const struct replay_request *x, int priority)
+{
+    return x->priority == priority;
+}
+
+static bool is_of_tenant(const struct replay_request *x, int tenant)
+{
+    return x->tenant == (uint32_t)tenant;
+}
+
+void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority)
+{
+    make_part(t, r, slo, is_of_class, priority);
+}
+
+void tally_make_tenant(struct tally *t, const struct replay *r, struct tally_slo slo, int tenant)
+{
+    make_part(t, r, slo, is_of_tenant, tenant);
 }
 
 void tally_free(struct tally *t)

@@ -34,6 +34,8 @@ const char *tally_name(enum tally_latency l); /* "ttft", ... */
 void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo);
 /* The same of the requests of one priority. */
 void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority);
+/* The same of the requests of one tenant, by its place in the replay. */
+void tally_make_tenant(struct tally *t, const struct replay *r, struct tally_slo slo, int tenant);
 void tally_free(struct tally *t);
 /* The value that `percent` (1..100) of the requests do not exceed; -1: there is none. */
 int64_t tally_percentile(const struct tally *t, enum tally_latency l, double percent);

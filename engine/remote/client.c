@@ -81,7 +81,7 @@ int remote_settle(struct remote *r, const struct remote_setup *s, struct err *e)
 {
     struct stat st;
     bool has_server = s->server != NULL;
-    *r = (struct remote){.host = "127.0.0.1", .port = ADMIN_PORT};
+    *r = (struct remote){.host = "127.0.0.1", .port = ADMIN_PORT, .seconds = REMOTE_SECONDS};
     if (s->server)
         TRY(read_server(r, s->server, e));
     if (s->key)
@@ -123,6 +123,7 @@ static void answered(struct evhttp_request *req, void *ctx)
     buf_put(&a->out->body, evbuffer_pullup(in, -1), n);
 }
 
+/* The length, too: libevent adds it to a POST and a PUT only. */
 static void add_headers(const struct remote *r, struct evhttp_request *req)
 {
     struct evkeyvalq *h = evhttp_request_get_output_headers(req);
@@ -131,6 +132,11 @@ static void add_headers(const struct remote *r, struct evhttp_request *req)
     buf_printf(&line, "%s%s%s:%d", six ? "[" : "", r->host, six ? "]" : "", r->port);
     evhttp_add_header(h, "Host", line.data);
     evhttp_add_header(h, "Connection", "close");
+    size_t n = evbuffer_get_length(evhttp_request_get_output_buffer(req));
+    buf_clear(&line);
+    buf_printf(&line, "%zu", n);
+    if (n)
+        evhttp_add_header(h, "Content-Length", line.data);
     buf_clear(&line);
     buf_printf(&line, "Bearer %s", r->key ? r->key : "");
     if (r->key)
@@ -142,9 +148,10 @@ static void add_headers(const struct remote *r, struct evhttp_request *req)
 static bool send_request(const struct remote *r, struct evhttp_connection *c, struct evhttp_request *req,
                          enum remote_method method, const char *path)
 {
-    static const enum evhttp_cmd_type types[] = {EVHTTP_REQ_GET, EVHTTP_REQ_PUT, EVHTTP_REQ_POST, EVHTTP_REQ_DELETE};
+    static const enum evhttp_cmd_type types[] = {EVHTTP_REQ_GET, EVHTTP_REQ_PUT, EVHTTP_REQ_POST, EVHTTP_REQ_DELETE,
+                                                 EVHTTP_REQ_PATCH};
     add_headers(r, req);
-    evhttp_connection_set_timeout(c, REMOTE_SECONDS);
+    evhttp_connection_set_timeout(c, r->seconds);
     evhttp_connection_set_max_body_size(c, REMOTE_BYTES);
     return evhttp_make_request(c, req, types[method], path) == 0;
 }
@@ -162,7 +169,7 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
     if (req && body && body->len)
         evbuffer_add(evhttp_request_get_output_buffer(req), body->data, body->len);
     if (req && send_request(r, c, req, method, path)) {
-        event_base_loopexit(a.base, &(struct timeval){.tv_sec = REMOTE_SECONDS});
+        event_base_loopexit(a.base, &(struct timeval){.tv_sec = r->seconds});
         event_base_dispatch(a.base);
     }
     if (c)
@@ -174,8 +181,8 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
     if (a.over)
         return err_set(e, E_GONE, "http://%s:%d answers with more than %d MiB", r->host, r->port, REMOTE_BYTES >> 20);
     char how[24] = ""; /* else the connection was refused, or ended */
-    if (clock_now(&clock) - began >= REMOTE_SECONDS * INT64_C(900000000))
-        snprintf(how, sizeof how, " within %d s", REMOTE_SECONDS);
+    if (clock_now(&clock) - began >= r->seconds * INT64_C(900000000))
+        snprintf(how, sizeof how, " within %d s", r->seconds);
     return err_set(e, E_GONE, "no answer from http://%s:%d%s: is the server there, and is that its admin port?",
                    r->host, r->port, how);
 }

@@ -10,12 +10,13 @@
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
 
-enum { REMOTE_BYTES = 16 << 20, REMOTE_SECONDS = 60 }; /* of an answer */
+enum { REMOTE_BYTES = 16 << 20, REMOTE_SECONDS = 60 }; /* of an answer; the usual time for one */
 
 struct remote {
     char host[256];
     int port;
-    char *key; /* NULL: none */
+    char *key;   /* NULL: none */
+    int seconds; /* for an answer */
 };
 
 struct remote_setup {
@@ -29,7 +30,7 @@ struct remote_setup {
 int remote_settle(struct remote *r, const struct remote_setup *s, struct err *e);
 void remote_free(struct remote *r);
 
-enum remote_method { REMOTE_GET, REMOTE_PUT, REMOTE_POST, REMOTE_DELETE };
+enum remote_method { REMOTE_GET, REMOTE_PUT, REMOTE_POST, REMOTE_DELETE, REMOTE_PATCH };
 struct remote_answer {
     int status;
     struct buf body; /* the caller frees it */

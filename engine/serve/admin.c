@@ -456,6 +456,8 @@ static const struct {
     {HTTP_POST, "/admin/policy/check", check_policy, false},
     {HTTP_PATCH, "/admin/policy/params", patch_params, false},
     {HTTP_POST, "/admin/policy/rollback", admin_post_rollback, false},
+    {HTTP_GET, "/admin/limits", admin_get_limits, false},
+    {HTTP_PATCH, "/admin/limits", admin_patch_limits, false},
     {HTTP_GET, "/admin/state", get_state, true},
     {HTTP_GET, "/admin/shadow", get_shadow, false},
     {HTTP_DELETE, "/admin/shadow", delete_shadow, false},

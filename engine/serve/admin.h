@@ -16,6 +16,8 @@
  * - DELETE /admin/policies/NAME?sha=SHA: forgotten; 409 where it is live, previous or last-good
  * - POST /admin/policy/check: body: Lua source (?name=NAME): loaded and tried, not made live
  * - PATCH /admin/policy/params: body: an object of values
+ * - GET /admin/limits: the limits of now, of the start, and what each may be set to; PATCH: an object of some of them,
+ *   obeyed as a whole
  * - POST /admin/policy/rollback: the policy before the live one becomes live; ?to=SHA any earlier version; ?force=1
  * - POST /admin/policies/NAME/shadow: body: a policy's source, or ?sha=SHA of a version that is kept; it is asked
  * beside the live one for ?seconds=N (600). GET /admin/shadow: what came of it; DELETE /admin/shadow: it ends
@@ -49,10 +51,13 @@ struct admin {
     struct suffix *suffix; /* NULL: nothing is kept for draft tokens */
     struct auth auth;      /* no key: open */
     struct hosts hosts;
+    struct list limits; /* orders for the limits that the engine has not answered */
     void (*drain)(void *ctx);
     void *drain_ctx;
 };
 
+void admin_init_limits(struct admin *a);                     /* before anything is handled */
+void admin_free_limits(struct admin *a);                     /* after the connections */
 bool admin_admit(struct admin *a, struct http_exchange *x);  /* false: answered */
 void admin_handle(struct admin *a, struct http_exchange *x); /* who was let in */
 

@@ -280,6 +280,7 @@ static void init_front(struct server *s)
                               .suffix = s->setup.suffix,
                               .drain = drain_by_admin,
                               .drain_ctx = s};
+    admin_init_limits(&s->admin);
 }
 
 /* Where keys go, and whether what can be read only once is left for later. */
@@ -535,6 +536,7 @@ void server_destroy(struct server *s)
     calls_free(&s->front.calls);
     auth_free(&s->routes.auth);
     auth_free(&s->admin.auth);
+    admin_free_limits(&s->admin);
     loop_event_free(s->on_guard);
     loop_event_free(s->on_outbox);
     loop_event_free(s->on_text);

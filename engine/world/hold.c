@@ -1,13 +1,59 @@
 /* Whom the policy holds back (act.hold): waits, is no work that could run, and is let go in time. */
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/base/check.h"
 #include "engine/world/world.h"
 
+/* The place of a reason. Where all are taken, one that holds nobody now makes room, the rarest first; where there is
+ * none such, it is counted with the others. */
+static int place_of(struct holds *h, const char *why)
+{
+    int spare = HOLD_REASONS;
+    for (int i = 0; i < h->n; i++) {
+        if (!strcmp(h->items[i].why, why))
+            return i;
+        bool rarer = spare == HOLD_REASONS || h->items[i].times < h->items[spare].times;
+        if (!h->items[i].now && rarer)
+            spare = i;
+    }
+    if (h->n < HOLD_REASONS)
+        spare = h->n++;
+    if (spare == HOLD_REASONS)
+        return spare;
+    h->items[HOLD_REASONS].times += h->items[spare].times;
+    h->items[spare] = (struct hold_reason){0};
+    snprintf(h->items[spare].why, sizeof h->items[spare].why, "%s", why);
+    return spare;
+}
+
+static void count(struct world *w, struct request *r, const char *why)
+{
+    char cut[REASON_BYTES];
+    snprintf(cut, sizeof cut, "%s", why);
+    r->held_for = (int8_t)place_of(&w->holds, cut);
+    w->holds.items[r->held_for].now++;
+    w->holds.items[r->held_for].times++;
+    w->n_held++;
+}
+
+void world_forget_hold(struct world *w, struct request *r)
+{
+    if (!r->held_until_ns)
+        return;
+    w->holds.items[r->held_for].now--;
+    w->n_held--;
+    r->held_until_ns = 0;
+}
+
 void world_hold(struct world *w, struct request *r, int64_t until_ns, const char *why, int64_t now_ns)
 {
     ASSERT(r->state == REQ_WAITING);
-    w->n_held += (until_ns != 0) - (r->held_until_ns != 0);
+    bool goes_on = until_ns && r->held_until_ns && !strncmp(r->held_why, why, REASON_BYTES - 1);
+    if (!goes_on)
+        world_forget_hold(w, r);
+    if (until_ns && !goes_on)
+        count(w, r, why);
     r->held_until_ns = until_ns;
     r->progress_ns = now_ns; /* from when it may run again it counts how long it does not */
     if (!until_ns)

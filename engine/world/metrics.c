@@ -102,6 +102,15 @@ static const struct {
     [C_LAYER_COPIES] = {"moonshift:layer_copies_total", NULL, "Pooled FFN layers that were copied to every rank."},
 };
 
+static const double tenant_bounds[TENANT_BUCKETS] = {.05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60};
+
+static const struct {
+    const char *name, *help;
+} tenant_histograms[TENANT_HISTOGRAMS] = {
+    [TENANT_TTFT] = {"moonshift:tenant_time_to_first_token_seconds", "From arrival to the first token, by tenant."},
+    [TENANT_QUEUE] = {"moonshift:tenant_queue_time_seconds", "From arrival to first being scheduled, by tenant."},
+};
+
 void metrics_init(struct metrics *m)
 {
     memset(m, 0, sizeof *m);
@@ -138,6 +147,15 @@ struct tenant_counts *metrics_tenant(struct metrics *m, const char *name)
     struct tenant_counts *t = &m->tenants[m->n_tenants++];
     snprintf(t->name, NAME_BYTES, "%s", shown);
     return t;
+}
+
+void metrics_observe_tenant(struct tenant_counts *t, enum tenant_histogram h, double seconds)
+{
+    int i = 0;
+    while (i < TENANT_BUCKETS && seconds > tenant_bounds[i])
+        i++;
+    t->histograms[h].buckets[i]++;
+    t->histograms[h].sum += seconds;
 }
 
 void metrics_put_label(struct buf *out, const char *value)
@@ -205,6 +223,35 @@ static void render_tenants(const struct metrics *m, const char *label, struct bu
     }
 }
 
+static void render_tenant_histogram(const struct tenant_counts *t, enum tenant_histogram h, const char *label,
+                                    struct buf *out)
+{
+    const char *name = tenant_histograms[h].name;
+    struct buf labels = {0};
+    uint64_t sum = 0;
+    buf_printf(&labels, "%s,tenant=", label);
+    metrics_put_label(&labels, t->name);
+    for (int i = 0; i < TENANT_BUCKETS; i++) {
+        sum += t->histograms[h].buckets[i];
+        buf_printf(out, "%s_bucket{%s,le=\"%g\"} %llu\n", name, labels.data, tenant_bounds[i], (unsigned long long)sum);
+    }
+    sum += t->histograms[h].buckets[TENANT_BUCKETS];
+    buf_printf(out, "%s_bucket{%s,le=\"+Inf\"} %llu\n", name, labels.data, (unsigned long long)sum);
+    buf_printf(out, "%s_sum{%s} %.9g\n%s_count{%s} %llu\n", name, labels.data, t->histograms[h].sum, name, labels.data,
+               (unsigned long long)sum);
+    buf_free(&labels);
+}
+
+static void render_tenant_histograms(const struct metrics *m, const char *label, struct buf *out)
+{
+    for (int h = 0; h < TENANT_HISTOGRAMS; h++) {
+        put_head(out, tenant_histograms[h].name, "histogram", tenant_histograms[h].help);
+        for (int i = 0; i <= METRICS_MAX_TENANTS; i++)
+            if (i < m->n_tenants || i == METRICS_MAX_TENANTS)
+                render_tenant_histogram(&m->tenants[i], (enum tenant_histogram)h, label, out);
+    }
+}
+
 /* As many as were ever right, and the first one. */
 static void render_drafts(const struct metrics *m, const char *label, struct buf *out)
 {
@@ -243,5 +290,6 @@ void metrics_render(const struct metrics *m, const char *model_name, struct buf 
         render_histogram(m, (enum histogram)i, label.data, out);
     render_drafts(m, label.data, out);
     render_tenants(m, label.data, out);
+    render_tenant_histograms(m, label.data, out);
     buf_free(&label);
 }

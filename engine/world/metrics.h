@@ -75,11 +75,18 @@ enum histogram {
     HISTOGRAM_COUNT
 };
 
-enum { HISTOGRAM_MAX_BUCKETS = 28, METRICS_MAX_TENANTS = 32, METRICS_MAX_DRAFTS = 64 };
+/* Of each tenant, in few buckets: there are many of them. */
+enum tenant_histogram { TENANT_TTFT, TENANT_QUEUE, TENANT_HISTOGRAMS };
+
+enum { HISTOGRAM_MAX_BUCKETS = 28, METRICS_MAX_TENANTS = 32, METRICS_MAX_DRAFTS = 64, TENANT_BUCKETS = 10 };
 
 struct tenant_counts {
     char name[NAME_BYTES];
     uint64_t requests, prompt_tokens, generation_tokens;
+    struct {
+        uint64_t buckets[TENANT_BUCKETS + 1];
+        double sum;
+    } histograms[TENANT_HISTOGRAMS];
 };
 
 struct metrics {
@@ -101,6 +108,7 @@ static inline void metrics_add(struct metrics *m, enum counter c, uint64_t n)
 }
 void metrics_observe(struct metrics *m, enum histogram h, double value);
 struct tenant_counts *metrics_tenant(struct metrics *m, const char *name);
+void metrics_observe_tenant(struct tenant_counts *t, enum tenant_histogram h, double seconds);
 /* A label value: quotes, backslashes and newlines escaped, in quotes. */
 void metrics_put_label(struct buf *out, const char *value);
 /* {"le": bounds, "n": counts of each and of what lies above, "sum", "count"}, since the start. */

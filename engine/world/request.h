@@ -124,6 +124,7 @@ struct request {
     int64_t held_until_ns; /* the policy holds it back until then; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
     char held_why[REASON_BYTES]; /* the policy's words */
+    int8_t held_for;             /* where the world counts them, while it is held */
     int64_t beside_ns;    /* when it was first seen to wait late with room beside it; 0: not since it got further */
     uint64_t starved_by;  /* the policy (its generation) that let it starve; 0: none did */
     uint64_t plan_serial; /* the plan that touches it, for that plan's own use */

@@ -585,7 +585,7 @@ void world_end(struct world *w, struct request *r, enum ending how)
         probe_end(w, r, how == END_STOP || how == END_LENGTH);
     else
         tenants_leave(&w->tenants, r->tenant);
-    w->n_held -= r->held_until_ns != 0;
+    world_forget_hold(w, r);
     set_parked(w, r, false);
     leave_group(w, r);
     partition_note_token(&w->partition, r, 0);

@@ -11,6 +11,7 @@
 #include "engine/world/embed.h"
 #include "engine/world/estimate.h"
 #include "engine/world/kv.h"
+#include "engine/world/limits.h"
 #include "engine/world/metrics.h"
 #include "engine/world/partition.h"
 #include "engine/world/replica.h"
@@ -18,20 +19,17 @@
 #include "engine/world/residency.h"
 #include "engine/world/tenants.h"
 
-struct limits {
-    int max_num_seqs;              /* running at once */
-    int max_num_batched_tokens;    /* of a step */
-    int max_model_len;             /* tokens of a sequence */
-    int max_num_queued_reqs;       /* waiting; 0 = MAX_REQUESTS */
-    int64_t max_num_queued_tokens; /* prompt tokens waiting; 0 = no limit */
-    bool prefix_caching;
-    int64_t starvation_ns; /* a request that waits longer with room for it, and behind none without, is a strike
-                              against the policy; 0: off */
-    int64_t probation_ns;  /* how long a policy is watched after a swap (engine/probation.h); 0: not at all */
-    int64_t park_ns;       /* how long a waiting request may keep its KV; then it is recomputed. 0: no bound */
-};
+enum { QUEUE_JOURNAL = 64, HOLD_REASONS = 16 };
 
-enum { QUEUE_JOURNAL = 64 };
+/* Why requests are, and were, held, by the policies' words: a bounded table; the last place has all that found none. */
+struct holds {
+    struct hold_reason {
+        char why[REASON_BYTES];
+        int now;        /* requests that are held for it */
+        uint64_t times; /* that a hold for it began, since the start */
+    } items[HOLD_REASONS + 1];
+    int n;
+};
 
 /* Ordered by (key, order). The journal names the last changes, so that the holder of a copy need not compare all of it;
  * a new key is a leave and an entry. */
@@ -80,6 +78,7 @@ void ffn_measure(struct ffn_measured *m, double fetch_ns, double wait_ns); /* on
 
 struct world {
     struct limits limits;
+    uint64_t n_limits_set; /* how often they have changed since the start */
     struct node_shape shape;
     const struct ffn_setup *ffn; /* how FFN weights are pooled; NULL: every rank has them. The engine's */
     struct ffn_modes ffn_usual;  /* of groups to come */
@@ -91,6 +90,7 @@ struct world {
     int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
     int n_held;                      /* of the waiting, those that the policy holds back */
+    struct holds holds;              /* their reasons */
     int n_parked;                    /* of the waiting, those whose KV is kept */
     const struct thinking *thinking; /* how it ends; NULL: nothing is probed. The engine's */
     uint64_t n_probes_made;
@@ -191,6 +191,7 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
 /* A waiting request is held back: it is not started before then, and does not count as work that could run. until_ns 0
  * lets it go. */
 void world_hold(struct world *w, struct request *r, int64_t until_ns, const char *why, int64_t now_ns);
+void world_forget_hold(struct world *w, struct request *r); /* one that ends while it is held */
 /* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none
  * is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);

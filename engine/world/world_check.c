@@ -19,6 +19,14 @@ static bool tenants_check(const struct world *w)
            n_running + w->n_probes_running == w->running.n && tokens == w->waiting_tokens;
 }
 
+static int held_by_reason(const struct holds *h)
+{
+    int n = h->items[HOLD_REASONS].now;
+    for (int i = 0; i < h->n; i++)
+        n += h->items[i].now;
+    return n;
+}
+
 /* All but the KV blocks: by the requests that are here. */
 static bool requests_check(const struct world *w)
 {
@@ -33,7 +41,7 @@ static bool requests_check(const struct world *w)
     }
     return partition_check(w) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
            w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens &&
-           tenants_check(w) && held == w->n_held && parked == w->n_parked &&
+           tenants_check(w) && held == w->n_held && held == held_by_reason(&w->holds) && parked == w->n_parked &&
            w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }
 

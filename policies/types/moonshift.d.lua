@@ -116,8 +116,8 @@
 ---@field stages table<integer, integer[]> by the size of a group: in how many pipeline stages it can be bound ({ 1, 2, 4 })
 ---@field tokens_per_block table<integer, number> by the size of a group: a wider group holds more tokens in a block of the same bytes
 ---@field layouts table<integer, moonshift.Layout[]> by the size of a group: a list of { sp =, tp = } that run, the smallest tp first
----@field model string as the server runs
----@field device string as the server runs
+---@field model string as the server runs at the time of the start
+---@field device string as the server runs at the time of the start
 ---@field residency "replicated"|"pooled"|"sharded" "replicated": every rank has all weights; "pooled": the FFN matrices of a layer lie on one rank; "sharded": a rank holds its share of the layout that its group runs
 ---@field ffn table|false of pooled weights layers, slots, layer_bytes (of the largest), freed_bytes (of the rank on which it is least; both are 0 on simulated devices without a description), replica_blocks (KV blocks that a rank lends for a copy of one layer) and owners, the rank of each layer (the first is owners[1]; a list of ranks where they have a share each); false: they are not pooled
 ---@field ranks integer[] a list, and how many
@@ -129,9 +129,9 @@
 ---@field kv_blocks number each of a rank
 ---@field host_kv_blocks number blocks of host memory for KV, of all ranks together; 0: there is none
 ---@field shard_bytes number what a rank may hold of such shares, old and new; 0: not sharded
----@field max_num_seqs number as the server runs
----@field max_num_batched_tokens number as the server runs
----@field max_model_len number as the server runs
+---@field max_num_seqs number as the server runs at the time of the start
+---@field max_num_batched_tokens number as the server runs at the time of the start
+---@field max_model_len number as the server runs at the time of the start
 
 ---@class moonshift.Batch
 ---@field tokens number
@@ -153,7 +153,7 @@
 ---@field tokens_per_block number KV blocks of the rank that has the fewest free
 ---@field arrival_rate number requests per second, averaged over about 10 s
 ---@field max_num_seqs number the limits of a step
----@field max_num_batched_tokens number the limits of a step
+---@field max_num_batched_tokens number an operator may change them between any two calls
 ---@field last_step_tokens number of the last step of any group
 ---@field last_step_ms number of the last step of any group
 ---@field last_switch_ms number since the partition changed last; math.huge: never

@@ -256,7 +256,9 @@ def switches_and_orders(folder):
     orders = [
         ("PUT", "/admin/policies/static?from=folder", None),
         ("POST", "/admin/policy/rollback", None),
+        ("PATCH", "/admin/limits", '{"max_num_seqs": 5, "max_num_batched_tokens": 100, "max_park_seconds": 0.05}'),
         ("PUT", "/admin/policies/priority?from=folder", None),
+        ("PATCH", "/admin/limits", '{"max_num_seqs": 60, "starvation_seconds": 1, "max_num_queued_reqs": 30}'),
     ]
     recorded(
         path,
@@ -272,11 +274,13 @@ def switches_and_orders(folder):
         orders=orders,
     )
     text = open(path).read()
-    assert text.count("\ng ") == 2 and text.count("\nb ") == 1
+    assert text.count("\ng ") == 2 and text.count("\nb ") == 1 and text.count("\nl ") == 2
     same_again(path, "flying")
     with tempfile.TemporaryDirectory() as empty:
         r = simulate("--trace", path, "--policy", "policies/flying.lua", "--policy-dir", empty)
         assert r.returncode == 1 and "from here on the policy static" in r.stdout, (r.stdout, r.stderr)
+    r = simulate("--trace", path, "--what-if")
+    assert "flying: an operator set limits 2 times while this was recorded; here they stay" in r.stdout, r.stdout
 
 
 def known_costs(folder):

@@ -626,6 +626,46 @@ end }
     assert int(rows(full.stdout)["refused"][0]) > 0
 
 
+HOLDS = """return { api = 1, doc = "x",
+  admit = function(r, view, act) if r.priority > 0 then act.hold(r, "low ones wait", view.now + 0.5) end end,
+  step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g)
+    b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }"""
+
+
+def tenants_and_holds_are_told(folder):
+    """A block for each tenant, and why the policy held whom; nothing of either where there is nothing to tell."""
+    policy = f"{folder}/holds.lua"
+    with open(policy, "w") as f:
+        f.write(HOLDS)
+    with open(f"{folder}/t.csv", "w") as f:
+        f.write("arrival_s,input_tokens,output_tokens,priority,tenant\n")
+        f.writelines(f"{i / 50},{20 + i},{5 + i % 7},{int(i % 3 == 1)},{'abc'[i % 3]}\n" for i in range(60))
+        f.writelines(f"2,5,1,0,few{i}\n" for i in range(8))
+    r = good(
+        *NODE, "--trace", f"{folder}/t.csv", "--policy", "fcfs", "--policy", policy, "--json", f"{folder}/t.json",
+        "--request-log", f"{folder}/t.log"
+    )  # fmt: skip
+    runs = json.load(open(f"{folder}/t.json"))["runs"]
+    log = [x for x in csv.DictReader(open(f"{folder}/t.log")) if x["run"] == "1"]
+    assert "holds" not in runs[0] and runs[1]["holds"] == [{"reason": "low ones wait", "times": 20}], runs[1]["holds"]
+    assert rows(r.stdout)["held by the policy"] == ["0", "20"], r.stdout
+    assert "holds: held requests: 20 times (low ones wait)\n" in r.stdout, r.stdout
+    names = [t["tenant"] for t in runs[1]["tenants"]]
+    assert names == ["a", "b", "c", *(f"few{i}" for i in range(8))], names
+    for i, t in enumerate(runs[1]["tenants"][:3]):
+        mine = [x for k, x in enumerate(log) if k < 60 and k % 3 == i]
+        ttft = [(float(x["first_s"]) - float(x["arrival_s"])) * 1e3 for x in mine]
+        assert t["requests"] == t["finished"] == len(mine) == 20
+        assert t["prompt_tokens"] == sum(int(x["input_tokens"]) for x in mine)
+        assert t["output_tokens"] == sum(int(x["output_tokens"]) for x in mine)
+        assert abs(t["ttft_ms"]["p99"] - nearest_rank(ttft, 99)) < 1e-6, t
+    block = r.stdout[r.stdout.index("\ntenant b\n") :].split("\n")
+    assert [x.split()[0] for x in block[2:8]] == ["finished", "TTFT", "TTFT", "TPOT", "queue", "tokens"], block
+    assert float(block[6].split()[-1]) >= 500 and r.stdout.count("\ntenant ") == 8, block
+    assert "\n3 more tenants with fewer tokens: --json has them\n" in r.stdout, r.stdout
+    assert "tenant" not in good(*NODE, "--trace", "batch:requests=5,input=20,output=2").stdout
+
+
 def interrupts():
     args = [
         BINARY,
@@ -663,6 +703,7 @@ with tempfile.TemporaryDirectory() as where:
         formats,
         mistakes,
         troubled_policies_are_told,
+        tenants_and_holds_are_told,
     ):
         check(where)
         print("ok", check.__name__)

@@ -257,6 +257,12 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         mem_free(m->payload);
         fake_reply(f, m->tag, 0, "{}");
         break;
+    case IN_LIMITS:
+        fake_reply(f, m->tag, 0,
+                   "{\"limits\":{\"max_num_seqs\":8,\"max_num_batched_tokens\":64,\"max_num_queued_reqs\":4},"
+                   "\"changed\":\"max_num_seqs 4 -> 8\"}");
+        mem_free(m->payload);
+        break;
     case IN_RESET_PREFIX_CACHE:
         fake_reply(f, m->tag, 0, "{}");
         break;

@@ -127,6 +127,13 @@ static void lines_that_are_wrong(void **state)
         {"m 1 0 0 0", "f:2: number must be"},
         {"g 1 n abc", "f:2: params must be there"},
         {"q 1", "f:2: plan must be there"},
+        {"l 1 0 - - - - -", "f:2: max_num_seqs must be a whole number from 1 to 4096, not '0'"},
+        {"l 1 4 65 - - - -", "f:2: max_num_batched_tokens must be a whole number from 1 to 64, not '65'"},
+        {"l 1 4 64 -1 - - -", "f:2: max_num_queued_reqs must be"},
+        {"l 1 4 64 0 x - -", "f:2: max_num_queued_tokens must be"},
+        {"l 1 4 64 0 0 99999999999999999 -", "f:2: max_park_seconds must be"},
+        {"l 1 4 64 0 0 0", "f:2: starvation_seconds must be"},
+        {"l 1 4 64 0 0 0 0 0", "f:2: the line must be at its end, not '0'"},
         {"v 0 step slow", "f:2: call must be"},
         {"v 1 stop slow", "f:2: hook must be"},
         {"v 1 step ok", "f:2: verdict must be slow, heavy, timeout or oom"},
@@ -162,6 +169,12 @@ static void fields_come_back(void **state)
     assert_string_equal(x.tenant, "");
     assert_true(x.n_keys == 2 && x.keys[0] == 0x0123456789abcdefu && x.keys[1] == 0xfedcba9876543210u);
     recording_close(r);
+    buf_puts(&text, "l 8 3 - 0 - 5000000 -\n");
+    if (read_text(text.data, text.len, &n, &x, &e))
+        fail_msg("%s", e.text);
+    assert_true(x.kind == 'l' && x.limits.given[LIMIT_SEQS] && x.limits.values[LIMIT_SEQS] == 3 &&
+                !x.limits.given[LIMIT_STEP_TOKENS] && x.limits.values[LIMIT_PARK] == 5000000);
+    text.len = (size_t)(strstr(text.data, "\nl ") + 1 - text.data);
     text.data[text.len - 1] = 0; /* without the end of its last line the request is not whole */
     if (read_text(text.data, text.len - 1, &n, &x, &e) || n != 0)
         fail_msg("%s, %llu lines", e.text, (unsigned long long)n);

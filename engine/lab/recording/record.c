@@ -24,6 +24,8 @@
  * - w time layer start gives_up rc: the copies of a pooled FFN layer are whole, could not be made, or are gone
  * - g time name sha256 params: another policy goes live
  * - j time params: its params change
+ * - l time max_num_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens park starvation: an operator
+ *   sets limits, the last two in ns; '-': one that stays
  * - b time: rollback
  * - r time: the prefix cache is reset
  * - d time: drain
@@ -279,11 +281,20 @@ static void put_json_line(struct buf *out, const char *text, size_t n)
         buf_putc(out, text[i] == '\n' || text[i] == '\r' || !text[i] ? ' ' : text[i]);
 }
 
+static void put_limits(struct buf *out, const struct limits_order *o)
+{
+    for (int i = 0; i < LIMIT_COUNT; i++)
+        if (o->given[i])
+            put_i64(out, o->values[i]);
+        else
+            buf_puts(out, " -");
+}
+
 static void ordered(void *ctx, int64_t now, const struct engine_message *m)
 {
     static const char kinds[] = {
         [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r',
-        [IN_DRAIN] = 'd',  [IN_STOP] = 'x'};
+        [IN_DRAIN] = 'd',  [IN_STOP] = 'x',   [IN_LIMITS] = 'l'};
     struct recorder *r = ctx;
     struct buf *out = line(r, kinds[m->kind], now);
     if (!out)
@@ -296,6 +307,8 @@ static void ordered(void *ctx, int64_t now, const struct engine_message *m)
         record_params(out, p);
     } else if (m->kind == IN_PARAMS) {
         put_json_line(out, m->payload, m->n);
+    } else if (m->kind == IN_LIMITS) {
+        put_limits(out, m->payload);
     }
     end_line(r);
 }
@@ -599,42 +612,4 @@ void recorder_close(struct recorder *r)
 uint64_t recorder_bytes(const struct recorder *r)
 {
     return r->n_bytes;
-}
-
-/* ---- the hash */
-
-static uint64_t turn_left(uint64_t x, int by)
-{
-    return x << by | x >> (64 - by);
-}
-
-static void sip_round(uint64_t v[4])
-{
-    v[0] += v[1];
-    v[1] = turn_left(v[1], 13) ^ v[0];
-    v[0] = turn_left(v[0], 32);
-    v[2] += v[3];
-    v[3] = turn_left(v[3], 16) ^ v[2];
-    v[0] += v[3];
-    v[3] = turn_left(v[3], 21) ^ v[0];
-    v[2] += v[1];
-    v[1] = turn_left(v[1], 17) ^ v[2];
-    v[2] = turn_left(v[2], 32);
-}
-
-uint64_t record_hash(const uint64_t key[2], const uint64_t input[2])
-{
-    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
-                     key[1] ^ 0x7465646279746573u};
-    const uint64_t words[3] = {input[0], input[1], (uint64_t)16 << 56};
-    for (int i = 0; i < 3; i++) {
-        v[3] ^= words[i];
-        sip_round(v);
-        sip_round(v);
-        v[0] ^= words[i];
-    }
-    v[2] ^= 0xff;
-    for (int i = 0; i < 4; i++)
-        sip_round(v);
-    return v[0] ^ v[1] ^ v[2] ^ v[3];
 }

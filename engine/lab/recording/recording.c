@@ -414,6 +414,18 @@ static void live_policy(struct fields *f, struct recorded *out)
     out->text = rest(f, "params");
 }
 
+static void new_limits(const struct recording *r, struct fields *f, struct limits_order *out)
+{
+    for (int i = 0; i < LIMIT_COUNT && !f->rc; i++) {
+        int64_t least, most;
+        const char *text = word(f);
+        limit_range(&r->head.facts.limits, (enum limit)i, &least, &most);
+        out->given[i] = strcmp(text, "-") != 0;
+        if (out->given[i])
+            out->values[i] = parse_number(f, limit_name((enum limit)i), text, least, most);
+    }
+}
+
 static void verdict(struct fields *f, struct recorded *out)
 {
     out->call = (uint64_t)number(f, "call", 1, INT64_MAX);
@@ -462,6 +474,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         break;
     case 'j':
         out->text = rest(f, "params");
+        break;
+    case 'l':
+        new_limits(r, f, &out->limits);
         break;
     case 'q':
         out->text = rest(f, "plan");

@@ -71,6 +71,9 @@ static void note(struct recording_digest *d, const struct recorded *x)
     case 'q':
         d->n_decisions++;
         break;
+    case 'l':
+        d->n_limits_set++;
+        break;
     default:
         break;
     }

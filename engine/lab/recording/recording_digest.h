@@ -32,6 +32,7 @@ struct recording_digest {
     double move_bytes, move_ns; /* of all copies of KV */
     struct recording_drafts drafts[MOST_SOURCES]; /* by place */
     uint64_t n_decisions;
+    uint64_t n_limits_set; /* orders of an operator for the limits */
     bool complete;
 };
 

@@ -4,6 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
+void front_set_limits(struct front *f, int places, int step_tokens, int queued)
+{
+    f->places = places;
+    f->step_tokens = step_tokens;
+    f->max_live = queued ? places + queued : 0;
+}
+
 void front_fault(struct http_exchange *x, const struct fault *f)
 {
     struct buf out = {0};

@@ -35,6 +35,9 @@ struct front {
     bool force_usage, draining, stopped; /* stopped: nothing may be handed to the engine any more */
 };
 
+/* The engine's limits, from now on: sequences that run, tokens of a step, sequences that wait (0: no bound here). Those
+ * that are here already stay. */
+void front_set_limits(struct front *f, int places, int step_tokens, int queued);
 /* Answers with an OpenAI error object. */
 void front_fault(struct http_exchange *x, const struct fault *f);
 void front_refuse_busy(struct http_exchange *x, const char *why); /* 503 with Retry-After */

@@ -471,7 +471,7 @@ function take(event, data) {
   const {missed, it} = JSON.parse(data);
   if (missed) note(`${missed} events passed this page by: it was too slow`);
   if (event === "pulse") takePulse(it);
-  else if (event === "policy") note(`${it.event} ${it.policy} ${it.to.slice(0, 12)}, by ${it.actor}: ${it.result}${it.reason ? `, ${it.reason}` : ""}`,
+  else if (event === "policy") note(`${it.event}${it.policy ? ` ${it.policy} ${it.to.slice(0, 12)}` : ""}, by ${it.actor}: ${it.result}${it.reason ? `, ${it.reason}` : ""}`,
     it.result === "ok" ? "" : "bad");
   else if (event === "bye") note("the server ends");
   if (!due) {
