@@ -80,6 +80,7 @@ static int obey(struct app *a, struct err *e)
     case CMD_POLICY_ACTIVATE:
     case CMD_POLICY_ROLLBACK:
     case CMD_POLICY_LOG:
+    case CMD_POLICY_WHAT_IF:
         return command_remote(a, e);
     case CMD_HELP:
         help(&a->opts, &text);

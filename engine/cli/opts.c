@@ -453,10 +453,10 @@ static const struct command commands[] = {
     {"plan", CMD_PLAN},           {"regret", CMD_REGRET}, {"help", CMD_HELP},           {"version", CMD_VERSION},
 };
 static const struct command policy_verbs[] = {
-    {"check", CMD_POLICY_CHECK},       {"test", CMD_POLICY_TEST},        {"why", CMD_POLICY_WHY},
-    {"new", CMD_POLICY_NEW},           {"push", CMD_POLICY_PUSH},        {"list", CMD_POLICY_LIST},
-    {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},        {"log", CMD_POLICY_LOG},
-    {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK}};
+    {"check", CMD_POLICY_CHECK},       {"test", CMD_POLICY_TEST},         {"why", CMD_POLICY_WHY},
+    {"new", CMD_POLICY_NEW},           {"push", CMD_POLICY_PUSH},         {"list", CMD_POLICY_LIST},
+    {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},         {"log", CMD_POLICY_LOG},
+    {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK}, {"what-if", CMD_POLICY_WHAT_IF}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */
@@ -485,12 +485,12 @@ static int policy_verb(struct parse *p)
         return 0;
     const struct command *c = find_command(policy_verbs, N_VERBS, verb, &near);
     if (!c)
-        return err_set(p->e, E_INPUT,
-                       "moonshift policy check, test, new, why, push, list, show, diff, activate, rollback and log are "
-                       "what there is"
-                       "%s%.40s%s%s%s",
-                       verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "",
-                       near ? "?" : "");
+        return err_set(
+            p->e, E_INPUT,
+            "moonshift policy check, test, new, why, push, what-if, list, show, diff, activate, rollback and log "
+            "are what there is"
+            "%s%.40s%s%s%s",
+            verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;
     return 0;
 }

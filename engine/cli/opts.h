@@ -28,13 +28,14 @@ enum opts_command {
     CMD_TUNE,
     CMD_PLAN,
     CMD_REGRET,
-    CMD_POLICY_PUSH, /* these seven speak to a running server */
+    CMD_POLICY_PUSH, /* these eight speak to a running server */
     CMD_POLICY_LIST,
     CMD_POLICY_SHOW,
     CMD_POLICY_DIFF,
     CMD_POLICY_ACTIVATE,
     CMD_POLICY_ROLLBACK,
     CMD_POLICY_LOG,
+    CMD_POLICY_WHAT_IF,
     CMD_HELP,
     CMD_VERSION
 };
@@ -109,7 +110,8 @@ struct opts {
     bool disable_log_stats, log_requests;
     int64_t request_history, decision_bytes; /* requests that ended whose timelines are kept; of the decision log */
     bool dry_run;
-    char *record; /* serve: NULL: not asked for */
+    char *record;          /* serve: NULL: not asked for */
+    int64_t what_if_bytes; /* serve: of the last traffic, in memory; 0: nothing is kept */
     char *config;
     /* run */
     char *prompt, *system; /* NULL: not given */
@@ -125,11 +127,11 @@ struct opts {
     bool watch;
     /* policy why */
     char *why_id, *why_file; /* NULL: not given */
-    /* policy push, list, show, diff, activate, rollback, log */
+    /* policy push, list, show, diff, activate, rollback, log, what-if */
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */
     char *as_name, *sha, *to;     /* NULL: not given */
-    bool activate, force, verify, as_json;
+    bool activate, force, verify, as_json, try_first;
     /* lua-path */
     bool cpath;
     /* simulate */

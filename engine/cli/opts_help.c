@@ -96,8 +96,8 @@ static const char overview[] =
     "  moonshift policy test FILE|FOLDER      run a policy's own tests and its busted specs\n"
     "  moonshift policy why ID                where the time of a request went, and why it waited\n"
     "  moonshift policy new NAME              write a policy to begin with\n"
-    "  moonshift policy push FILE             send a policy to a running server; also: list, show, diff, activate,\n"
-    "                                         rollback, log\n"
+    "  moonshift policy push FILE             send a policy to a running server; also: what-if, list, show, diff,\n"
+    "                                         activate, rollback, log\n"
     "  moonshift lua-path                     where busted finds the module that specs use\n"
     "  moonshift --version\n"
     "\n"
@@ -227,11 +227,21 @@ static const char new_head[] =
     "  moonshift policy new policies/mine.lua --from prefix\n";
 
 static const char push_head[] =
-    "moonshift policy push FILE [--name NAME] [--no-activate] [--server URL]\n"
+    "moonshift policy push FILE [--name NAME] [--no-activate] [--try [--seconds S]] [--server URL]\n"
     "\n"
     "Sends a policy to a running server: it is loaded, tried, kept as a version, and live from the next step on.\n"
+    "With --try it is first simulated on the server's own last traffic, as by policy what-if.\n"
     "\n"
     "  moonshift policy push short.lua\n" REMOTE_STATUS;
+
+static const char what_if_head[] =
+    "moonshift policy what-if FILE|NAME [--sha SHA] [--seconds S] [--server URL]\n"
+    "\n"
+    "What would this policy have done to the last traffic of a running server? The server simulates it, and the live\n"
+    "one, on the requests that it keeps in memory, beside its serving; nothing goes live. A file has a / or .lua in\n"
+    "its name; else it is a version that the server keeps. A policy that fails in it is exit status 1.\n"
+    "\n"
+    "  moonshift policy what-if ./short.lua --seconds 300\n" REMOTE_STATUS;
 
 static const char list_head[] =
     "moonshift policy list [--server URL]\n"
@@ -306,6 +316,7 @@ const char *opts_head(enum opts_command command)
                                         [CMD_POLICY_ACTIVATE] = activate_head,
                                         [CMD_POLICY_ROLLBACK] = rollback_head,
                                         [CMD_POLICY_LOG] = log_head,
+                                        [CMD_POLICY_WHAT_IF] = what_if_head,
                                         [CMD_POLICY_WHY] = why_head,
                                         [CMD_POLICY_NEW] = new_head,
                                         [CMD_HELP] = overview,

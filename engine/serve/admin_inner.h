@@ -1,5 +1,6 @@
 /* What the files of the admin routes share: admin.c has the table, the checks of who may come in and what is asked of
- * the engine; admin_policy.c has the versions of policies. Front thread only. */
+ * the engine; admin_policy.c has the versions of policies, admin_whatif.c what would be under another one. Front thread
+ * only. */
 #ifndef SERVE_ADMIN_INNER_H
 #define SERVE_ADMIN_INNER_H
 
@@ -25,5 +26,10 @@ void admin_post_version(struct admin *a, struct http_exchange *x); /* NAME/check
 void admin_delete_version(struct admin *a, struct http_exchange *x);
 void admin_post_rollback(struct admin *a, struct http_exchange *x);
 void admin_get_audit(struct admin *a, struct http_exchange *x);
+
+/* ---- admin_whatif.c */
+
+void admin_get_what_if(struct admin *a, struct http_exchange *x);
+void admin_post_what_if(struct admin *a, struct http_exchange *x);
 
 #endif

@@ -17,6 +17,7 @@
 #include "engine/serve/embed/embed_api.h"
 #include "engine/serve/guard.h"
 #include "engine/serve/http/http.h"
+#include "engine/serve/whatif/whatif.h"
 #include "models/template/chat.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -76,11 +77,12 @@ struct server_setup {
     const char *policy_path;    /* its file, watched; NULL: none */
     const char *policy_libs;    /* what it is made of besides, as in struct policy; NULL: nothing */
     bool no_watch;
-    struct ledger *ledger;           /* versions of policies and their record; borrowed; NULL: in memory */
-    const struct buf *policy_source; /* of the live one at the start; NULL: not known */
-    const char *policy_params;       /* that it was given, a JSON object; NULL: none */
-    const char *policy_why;          /* it is the one, for the record; NULL: not recorded */
-    double probation_s;              /* so long a policy is live before it is the last good one */
+    struct ledger *ledger;             /* versions of policies and their record; borrowed; NULL: in memory */
+    const struct buf *policy_source;   /* of the live one at the start; NULL: not known */
+    const char *policy_params;         /* that it was given, a JSON object; NULL: none */
+    const char *policy_why;            /* it is the one, for the record; NULL: not recorded */
+    struct what_if_window_ops what_if; /* the last of its own traffic; write NULL: nothing is kept */
+    double probation_s;                /* so long a policy is live before it is the last good one */
 };
 
 /* Whether its keys and addresses (host, port, admin_host, admin_port) can be had: asked before a model is loaded for

@@ -74,7 +74,7 @@ static struct cost measure(int live, int waiting, enum what what, struct err *e)
     close(mkstemp(path));
     unlink(path);
     if (model_open_dummy(&model, "tests/data/sim_model.json", DT_BF16, 1, e) ||
-        (what == RECORD && recorder_open(&rec, path, e)))
+        (what == RECORD && recorder_open(&rec, path, NULL, e)))
         return (struct cost){0};
     struct engine_setup s = {
         .ops = backend_sim(),

@@ -116,7 +116,7 @@ static void live(const struct site *s, uint64_t seed, int budget, const char *pa
     setup.play = &play;
     setup.limits.max_num_batched_tokens = facts.limits.max_num_batched_tokens = budget;
     if (path) {
-        if (recorder_open(&rec, path, &e))
+        if (recorder_open(&rec, path, NULL, &e))
             fail_msg("%s", e.text);
         setup.witness = recorder_witness(rec);
         recorder_begin(rec,
