@@ -124,7 +124,7 @@ struct embed_plan app_plan_encoder(struct app *a);
 
 /* The recorder, for a file, for the window of what-if, or for both; none where neither is wanted. */
 int app_open_recorder(struct app *a, struct engine_setup *s, struct err *e);
-struct what_if_window_ops app_plan_what_if(struct app *a);
+struct whatif_window_ops app_plan_what_if(struct app *a);
 
 /* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c */
 

@@ -1,4 +1,5 @@
-/* The commands about a running server: its policies (push, list, show, diff, activate, rollback, log) and its requests
+/* The commands about a running server: its policies (push, what-if, list, show, diff, activate, rollback,
+ * log) and its requests
  * (why). What the server refuses is exit status 1, a server that does not answer 3. */
 #include <errno.h>
 #include <inttypes.h>
@@ -13,13 +14,14 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/cli/what_if_table.h"
 #include "engine/cli/why.h"
 #include "engine/command/app.h"
 #include "engine/remote/client.h"
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
-enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000, SLOWEST = 5 };
+enum { STATUS_REFUSED = 1, STATUS_AWAY = 3, LOG_PAGE = 1000, SLOWEST = 5, WHAT_IF_WAIT_S = 90 };
 
 struct session {
     struct app *app;
@@ -95,19 +97,92 @@ static void say_live(const struct session *s)
     json_free(j);
 }
 
+static bool is_file(const char *word)
+{
+    return strchr(word, '/') || (strlen(word) > 4 && !strcmp(word + strlen(word) - 4, ".lua"));
+}
+
+/* What the policy of a file is called. */
+static int name_file(struct session *s, struct err *e)
+{
+    const struct opts *o = &s->app->opts;
+    if (o->as_name)
+        snprintf(s->app->policy_name, sizeof s->app->policy_name, "%s", o->as_name);
+    else
+        app_name_policy(s->app, o->file);
+    return check_name(s->app->policy_name, e);
+}
+
+/* ---- what-if */
+
+/* source NULL: of a version that is kept, which the path names. False: it was refused, or failed in it, and that has
+ * been said. */
+static bool what_if(struct session *s, const struct buf *source, int *rc, struct err *e)
+{
+    const struct opts *o = &s->app->opts;
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%.9g", o->seconds);
+    put_flag(&s->path, "seconds", o->seconds > 0 ? seconds : NULL);
+    s->remote.seconds = WHAT_IF_WAIT_S;
+    bool good = ask(s, REMOTE_POST, source);
+    s->remote.seconds = 0;
+    if (!good)
+        return false;
+    struct buf table = {0};
+    struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, e);
+    *rc = j ? what_if_table(j, &table, &good, e) : E_INPUT;
+    if (!*rc && o->as_json)
+        print_answer(s);
+    else if (!*rc)
+        fwrite(table.data, 1, table.len, stdout);
+    json_free(j);
+    buf_free(&table);
+    if (!*rc && !good)
+        s->app->status = STATUS_REFUSED;
+    return !*rc && good;
+}
+
+static int try_policy(struct session *s, struct err *e)
+{
+    const struct opts *o = &s->app->opts;
+    struct buf source = {0};
+    int rc;
+    buf_puts(&s->path, "/admin/what-if");
+    if (!is_file(o->file)) {
+        TRY(check_name(o->file, e));
+        TRY(check_sha("--sha", o->sha, e));
+        put_flag(&s->path, "policy", o->file);
+        put_flag(&s->path, "sha", o->sha);
+        rc = 0;
+        what_if(s, NULL, &rc, e);
+        return rc;
+    }
+    if (o->sha)
+        return err_set(e, E_INPUT, "--sha is for a version that the server keeps, and %.200s is a file", o->file);
+    TRY(name_file(s, e));
+    rc = file_read(&source, o->file, LUA_SOURCE_BYTES, e);
+    put_flag(&s->path, "name", s->app->policy_name);
+    if (!rc)
+        what_if(s, &source, &rc, e);
+    buf_free(&source);
+    return rc;
+}
+
 /* ---- push, activate, rollback */
 
 static int push(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
     struct buf source = {0};
-    if (o->as_name)
-        snprintf(s->app->policy_name, sizeof s->app->policy_name, "%s", o->as_name);
-    else
-        app_name_policy(s->app, o->file);
-    TRY(check_name(s->app->policy_name, e));
+    TRY(name_file(s, e));
     int rc = file_read(&source, o->file, LUA_SOURCE_BYTES, e);
-    if (!rc) {
+    bool good = true;
+    if (!rc && o->try_first) {
+        buf_printf(&s->path, "/admin/what-if?name=%s", s->app->policy_name);
+        good = what_if(s, &source, &rc, e);
+        buf_clear(&s->path);
+    }
+    if (!rc && good) {
         buf_printf(&s->path, "/admin/policies/%s", s->app->policy_name);
         put_flag(&s->path, "activate", o->activate ? NULL : "0");
         put_flag(&s->path, "force", o->force ? "1" : NULL);
@@ -206,7 +281,7 @@ static int show(struct session *s, struct err *e)
 static bool fetch(struct session *s, const char *what, struct buf *out, int *rc, struct err *e)
 {
     char name[AUDIT_NAME] = "", sha[65] = "";
-    if (what && (strchr(what, '/') || (strlen(what) > 4 && !strcmp(what + strlen(what) - 4, ".lua"))))
+    if (what && is_file(what))
         return (*rc = file_read(out, what, LUA_SOURCE_BYTES, e)) == 0;
     buf_clear(&s->path);
     if (what) {
@@ -404,6 +479,8 @@ static int obey(struct session *s, struct err *e)
         return roll_back(s, e);
     case CMD_POLICY_WHY:
         return why(s, e);
+    case CMD_POLICY_WHAT_IF:
+        return try_policy(s, e);
     default:
         return show_log(s, e);
     }

@@ -16,9 +16,9 @@ int app_open_recorder(struct app *a, struct engine_setup *s, struct err *e)
 
 /* ---- the window, as the server wants it */
 
-static struct what_if_window shown(const struct record_window_facts *f)
+static struct whatif_window shown(const struct record_window_facts *f)
 {
-    return (struct what_if_window){.seconds = (double)(f->to_ns - f->from_ns) * 1e-9,
+    return (struct whatif_window){.seconds = (double)(f->to_ns - f->from_ns) * 1e-9,
                                    .n_requests = f->n_arrived,
                                    .n_ended = f->n_ended,
                                    .n_before = f->n_before,
@@ -27,14 +27,14 @@ static struct what_if_window shown(const struct record_window_facts *f)
                                    .most = f->most};
 }
 
-static void look(void *ctx, struct what_if_window *out)
+static void look(void *ctx, struct whatif_window *out)
 {
     struct record_window_facts f;
     record_window_look(ctx, &f);
     *out = shown(&f);
 }
 
-static int write_window(void *ctx, const struct what_if_part *part, FILE *to, struct what_if_window *out, struct err *e)
+static int write_window(void *ctx, const struct whatif_part *part, FILE *to, struct whatif_window *out, struct err *e)
 {
     struct record_window_ask ask = {.last_ns = (int64_t)(part->seconds * 1e9),
                                     .policy = part->policy,
@@ -46,7 +46,7 @@ static int write_window(void *ctx, const struct what_if_part *part, FILE *to, st
     return 0;
 }
 
-struct what_if_window_ops app_plan_what_if(struct app *a)
+struct whatif_window_ops app_plan_what_if(struct app *a)
 {
-    return a->window ? (struct what_if_window_ops){look, write_window, a->window} : (struct what_if_window_ops){0};
+    return a->window ? (struct whatif_window_ops){look, write_window, a->window} : (struct whatif_window_ops){0};
 }

@@ -106,6 +106,11 @@ struct asking {
     bool answered, over;
 };
 
+static int wait_of(const struct remote *r)
+{
+    return r->seconds > 0 ? r->seconds : REMOTE_SECONDS;
+}
+
 static void answered(struct evhttp_request *req, void *ctx)
 {
     struct asking *a = ctx;
@@ -143,7 +148,7 @@ static bool send_request(const struct remote *r, struct evhttp_connection *c, st
 {
     static const enum evhttp_cmd_type types[] = {EVHTTP_REQ_GET, EVHTTP_REQ_PUT, EVHTTP_REQ_POST, EVHTTP_REQ_DELETE};
     add_headers(r, req);
-    evhttp_connection_set_timeout(c, REMOTE_SECONDS);
+    evhttp_connection_set_timeout(c, wait_of(r));
     evhttp_connection_set_max_body_size(c, REMOTE_BYTES);
     return evhttp_make_request(c, req, types[method], path) == 0;
 }
@@ -158,7 +163,7 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
     if (req && body && body->len)
         evbuffer_add(evhttp_request_get_output_buffer(req), body->data, body->len);
     if (req && send_request(r, c, req, method, path)) {
-        event_base_loopexit(a.base, &(struct timeval){.tv_sec = REMOTE_SECONDS});
+        event_base_loopexit(a.base, &(struct timeval){.tv_sec = wait_of(r)});
         event_base_dispatch(a.base);
     }
     if (c)
@@ -171,5 +176,5 @@ int remote_ask(const struct remote *r, enum remote_method method, const char *pa
                ? err_set(e, E_GONE, "http://%s:%d answers with more than %d MiB", r->host, r->port, REMOTE_BYTES >> 20)
                : err_set(e, E_GONE,
                          "no answer from http://%s:%d within %d s: is the server there, and is that its admin port?",
-                         r->host, r->port, REMOTE_SECONDS);
+                         r->host, r->port, wait_of(r));
 }

@@ -16,6 +16,7 @@ struct remote {
     char host[256];
     int port;
     char *key; /* NULL: none */
+    int seconds; /* until an answer has to be there; 0: REMOTE_SECONDS */
 };
 
 struct remote_setup {

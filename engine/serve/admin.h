@@ -49,7 +49,7 @@ struct admin {
     struct embed_api *embed;
     struct policies *policies;
     struct events *events;
-    struct what_if *what_if;
+    struct whatif *whatif;
     struct suffix *suffix; /* NULL: nothing is kept for draft tokens */
     struct auth auth;      /* no key: open */
     struct hosts hosts;

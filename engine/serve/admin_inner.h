@@ -29,7 +29,7 @@ void admin_get_audit(struct admin *a, struct http_exchange *x);
 
 /* ---- admin_whatif.c */
 
-void admin_get_what_if(struct admin *a, struct http_exchange *x);
-void admin_post_what_if(struct admin *a, struct http_exchange *x);
+void admin_get_whatif(struct admin *a, struct http_exchange *x);
+void admin_post_whatif(struct admin *a, struct http_exchange *x);
 
 #endif

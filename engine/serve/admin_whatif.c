@@ -13,34 +13,34 @@
 static const double MOST_SECONDS = 1e7;
 
 struct asker {
-    struct what_if *what_if;
+    struct whatif *whatif;
     struct http_exchange *x;
 };
 
 static void asker_gone(struct http_exchange *x)
 {
     struct asker *w = x->user;
-    what_if_forget(w->what_if, w);
+    whatif_forget(w->whatif, w);
     mem_free(w);
 }
 
-static void answered(void *ctx, const struct what_if_outcome *o)
+static void answered(void *ctx, const struct whatif_outcome *o)
 {
     static const struct {
         int status;
         const char *code;
     } answers[] = {
-        [WHAT_IF_OK] = {200, ""},
-        [WHAT_IF_REFUSED] = {400, "policy_refused"},
-        [WHAT_IF_EMPTY] = {409, "no_traffic"},
-        [WHAT_IF_LATE] = {504, "what_if_late"},
-        [WHAT_IF_FAILED] = {500, "what_if_failed"},
-        [WHAT_IF_STOPPED] = {503, "stopping"},
+        [WHATIF_OK] = {200, ""},
+        [WHATIF_REFUSED] = {400, "policy_refused"},
+        [WHATIF_EMPTY] = {409, "no_traffic"},
+        [WHATIF_LATE] = {504, "what_if_late"},
+        [WHATIF_FAILED] = {500, "what_if_failed"},
+        [WHATIF_STOPPED] = {503, "stopping"},
     };
     struct asker *w = ctx;
-    if (o->result == WHAT_IF_OK)
+    if (o->result == WHATIF_OK)
         http_answer(w->x, 200, "application/json", o->text, strlen(o->text));
-    else if (o->result == WHAT_IF_REFUSED)
+    else if (o->result == WHATIF_REFUSED)
         admin_refuse_policy(w->x, answers[o->result].code, o->text);
     else
         admin_refuse(w->x, answers[o->result].status, answers[o->result].code, o->text);
@@ -49,7 +49,7 @@ static void answered(void *ctx, const struct what_if_outcome *o)
 
 /* ---- what is asked */
 
-static void take_version(struct what_if_policy *to, const struct version *v)
+static void take_version(struct whatif_policy *to, const struct version *v)
 {
     snprintf(to->name, sizeof to->name, "%s", v->name);
     snprintf(to->sha256, sizeof to->sha256, "%s", v->sha256);
@@ -57,7 +57,7 @@ static void take_version(struct what_if_policy *to, const struct version *v)
 }
 
 /* Who is live, with what was set of its params since. */
-static void take_live(const struct policies *p, struct what_if_policy *to)
+static void take_live(const struct policies *p, struct whatif_policy *to)
 {
     struct book *b = p->ledger->book;
     const struct version *v = book_find(b, b->live_name, b->live);
@@ -68,7 +68,7 @@ static void take_live(const struct policies *p, struct what_if_policy *to)
         take_version(to, v);
 }
 
-static bool take_kept(struct admin *a, struct http_exchange *x, const char *given, struct what_if_ask *ask)
+static bool take_kept(struct admin *a, struct http_exchange *x, const char *given, struct whatif_ask *ask)
 {
     char name[POLICY_NAME_MAX + 1], sha[80] = "";
     struct book *b = a->policies->ledger->book;
@@ -94,7 +94,7 @@ static bool take_kept(struct admin *a, struct http_exchange *x, const char *give
     return true;
 }
 
-static bool take_sent(struct admin *a, struct http_exchange *x, struct what_if_ask *ask)
+static bool take_sent(struct admin *a, struct http_exchange *x, struct whatif_ask *ask)
 {
     char given[80] = "trial", name[POLICY_NAME_MAX + 1];
     http_query_find(x->head.query, "name", given, sizeof given);
@@ -117,7 +117,7 @@ static bool take_sent(struct admin *a, struct http_exchange *x, struct what_if_a
 }
 
 /* Which policy; false: answered. */
-static bool take_policy(struct admin *a, struct http_exchange *x, struct what_if_ask *ask)
+static bool take_policy(struct admin *a, struct http_exchange *x, struct whatif_ask *ask)
 {
     char given[80];
     if (!http_query_find(x->head.query, "policy", given, sizeof given))
@@ -145,16 +145,16 @@ static bool take_seconds(struct http_exchange *x, double *out)
 
 static bool has_window(struct admin *a, struct http_exchange *x)
 {
-    if (a->what_if->window.write)
+    if (a->whatif->window.write)
         return true;
     admin_refuse(x, 501, "not_implemented",
                  "this server keeps nothing of its traffic: it was started with --what-if-memory 0");
     return false;
 }
 
-void admin_post_what_if(struct admin *a, struct http_exchange *x)
+void admin_post_whatif(struct admin *a, struct http_exchange *x)
 {
-    struct what_if_ask ask = {0};
+    struct whatif_ask ask = {0};
     struct asker *w;
     if (!has_window(a, x) || !admin_source_ok(a, x))
         return;
@@ -165,19 +165,19 @@ void admin_post_what_if(struct admin *a, struct http_exchange *x)
     ask.lua = *a->policies->lua;
     ask.lua.quiet = true;
     if (!take_seconds(x, &ask.seconds) || !take_policy(a, x, &ask)) {
-        what_if_ask_free(&ask);
+        whatif_ask_free(&ask);
         return;
     }
     take_live(a->policies, &ask.live);
     log_info("admin", "what if %s", ask.other.name);
     w = mem_new(sizeof *w);
-    *w = (struct asker){a->what_if, x};
+    *w = (struct asker){a->whatif, x};
     x->user = w;
     x->gone = asker_gone;
     x->drop_on_eof = true;
-    if (what_if_begin(a->what_if, &ask, answered, w) == 0)
+    if (whatif_begin(a->whatif, &ask, answered, w) == 0)
         return;
-    what_if_ask_free(&ask);
+    whatif_ask_free(&ask);
     x->gone = NULL;
     mem_free(w);
     http_add_header(x, "Retry-After", "10");
@@ -185,17 +185,17 @@ void admin_post_what_if(struct admin *a, struct http_exchange *x)
                  "another policy is being tried on this server's traffic, one at a time; that ends within a minute");
 }
 
-void admin_get_what_if(struct admin *a, struct http_exchange *x)
+void admin_get_whatif(struct admin *a, struct http_exchange *x)
 {
-    struct what_if_window window;
+    struct whatif_window window;
     struct buf out = {0};
     if (!has_window(a, x))
         return;
-    a->what_if->window.look(a->what_if->window.ctx, &window);
+    a->whatif->window.look(a->whatif->window.ctx, &window);
     buf_puts(&out, "{\"seconds\":");
     json_put_double(&out, window.seconds);
     buf_printf(&out, ",\"requests\":%" PRIu64 ",\"bytes\":%zu,\"max_bytes\":%zu,\"busy\":%s}", window.n_requests,
-               window.bytes, window.most, a->what_if->now ? "true" : "false");
+               window.bytes, window.most, a->whatif->now ? "true" : "false");
     front_json(x, &out);
     buf_free(&out);
 }

@@ -64,7 +64,7 @@ static void put_curves(struct buf *out, const struct json *run)
 {
     const struct json *series = json_find(run, "series"), *by = json_find(run, "by_arrival");
     size_t n = json_count(json_find(series, "waiting"));
-    int per = (int)((n + WHAT_IF_POINTS - 1) / WHAT_IF_POINTS);
+    int per = (int)((n + WHATIF_POINTS - 1) / WHATIF_POINTS);
     per = per > 0 ? per : 1;
     buf_puts(out, ",\"curve\":{\"bin_s\":");
     json_put_double(out, json_number(json_find(series, "bin_s")) * per);
@@ -93,7 +93,7 @@ static double guessed_share(const struct json *run)
     return share;
 }
 
-static void put_run(struct buf *out, const char *key, const struct what_if_policy *p, const struct json *run)
+static void put_run(struct buf *out, const char *key, const struct whatif_policy *p, const struct json *run)
 {
     static const char *const counts[] = {"requests",    "finished", "refused", "failed",    "unfinished",
                                          "preemptions", "steps",    "seconds", "throughput"};
@@ -122,12 +122,12 @@ static void put_run(struct buf *out, const char *key, const struct what_if_polic
 
 /* ---- what is wrong with it, and how far to trust the figures */
 
-struct list {
+struct texts {
     struct buf *out;
     int n;
 };
 
-static void say(struct list *l, const char *text)
+static void say(struct texts *l, const char *text)
 {
     if (l->n++)
         buf_putc(l->out, ',');
@@ -142,7 +142,7 @@ static int put_problems(struct buf *out, const struct json *run)
     double fallbacks = n_fallbacks(run), withdrawn = json_number(json_find(policy, "withdrawn")),
            decisions = json_number(json_find(run, "decisions")), left = json_number(json_find(run, "unfinished"));
     char text[600];
-    struct list l = {.out = out};
+    struct texts l = {.out = out};
     buf_puts(out, ",\"problems\":[");
     if (fallbacks > 0) {
         snprintf(text, sizeof text,
@@ -164,11 +164,11 @@ static int put_problems(struct buf *out, const struct json *run)
     return l.n;
 }
 
-static void put_notes(struct buf *out, const struct what_if_report *r, const struct json *run)
+static void put_notes(struct buf *out, const struct whatif_report *r, const struct json *run)
 {
     char text[300];
     double guessed = guessed_share(run);
-    struct list l = {.out = out};
+    struct texts l = {.out = out};
     buf_puts(out, ",\"notes\":[");
     if (!r->live)
         say(&l, "the live policy's source is not known here, so there is nothing to compare with");
@@ -191,7 +191,7 @@ static void put_notes(struct buf *out, const struct what_if_report *r, const str
     buf_putc(out, ']');
 }
 
-static void put_window(struct buf *out, const struct what_if_window *w)
+static void put_window(struct buf *out, const struct whatif_window *w)
 {
     buf_puts(out, "{\"window\":{\"seconds\":");
     json_put_double(out, w->seconds);
@@ -201,7 +201,7 @@ static void put_window(struct buf *out, const struct what_if_window *w)
                w->n_requests, w->n_ended, w->n_before, w->n_steps, w->bytes);
 }
 
-int what_if_report(const struct what_if_report *r, const struct json *result, struct buf *out, struct err *e)
+int whatif_report(const struct whatif_report *r, const struct json *result, struct buf *out, struct err *e)
 {
     const struct json *runs = json_find(result, "runs"), *live = r->live ? json_first(runs) : NULL;
     const struct json *other = r->live ? live ? json_next(live) : NULL : json_first(runs);

@@ -21,25 +21,25 @@ static const size_t MOST_RESULT = 64 << 20, MOST_MEMORY = (size_t)4 << 30;
 /* One what-if, from the order until the answer. */
 struct trial {
     struct text_job job; /* first */
-    struct what_if *w;
-    struct what_if_ask ask;
-    what_if_fn fn; /* NULL: nobody waits any more */
+    struct whatif *w;
+    struct whatif_ask ask;
+    whatif_fn fn; /* NULL: nobody waits any more */
     void *ctx;
     char folder[40]; /* "": there is none */
-    struct what_if_window window;
+    struct whatif_window window;
     struct child child;
     struct loop_event *tick; /* NULL: no child runs */
     bool stopped;            /* the server ends */
     int64_t began_ns;        /* of the child */
     bool ran;                /* the job, on the lane */
     struct err err;          /* of the job */
-    enum what_if_result result;
+    enum whatif_result result;
     struct buf text; /* of the outcome */
 };
 
-void what_if_ask_free(struct what_if_ask *a)
+void whatif_ask_free(struct whatif_ask *a)
 {
-    struct what_if_policy *const both[] = {&a->live, &a->other};
+    struct whatif_policy *const both[] = {&a->live, &a->other};
     for (int i = 0; i < 2; i++) {
         buf_free(&both[i]->source);
         mem_free(both[i]->params);
@@ -55,7 +55,7 @@ static void path_of(const struct trial *t, const char *name, char out[PATH_BYTES
 }
 
 /* The folder gives a policy the name of its file, so that two of one name have one each. */
-static void policy_path(const struct trial *t, const char *whose, const struct what_if_policy *p, char out[PATH_BYTES])
+static void policy_path(const struct trial *t, const char *whose, const struct whatif_policy *p, char out[PATH_BYTES])
 {
     snprintf(out, PATH_BYTES, "%s/%s/%s.lua", t->folder, whose, p->name);
 }
@@ -87,19 +87,19 @@ static void remove_folder(struct trial *t)
 
 static void end(struct trial *t)
 {
-    struct what_if *w = t->w;
+    struct whatif *w = t->w;
     child_end(&t->child);
     loop_event_free(t->tick);
     remove_folder(t);
     w->now = NULL;
     if (t->fn)
-        t->fn(t->ctx, &(struct what_if_outcome){t->result, t->text.data ? t->text.data : ""});
-    what_if_ask_free(&t->ask);
+        t->fn(t->ctx, &(struct whatif_outcome){t->result, t->text.data ? t->text.data : ""});
+    whatif_ask_free(&t->ask);
     buf_free(&t->text);
     mem_free(t);
 }
 
-static void end_with(struct trial *t, enum what_if_result result, const char *why)
+static void end_with(struct trial *t, enum whatif_result result, const char *why)
 {
     t->result = result;
     buf_clear(&t->text);
@@ -114,7 +114,7 @@ static bool is_wanted(const struct trial *t)
 
 static void end_unwanted(struct trial *t)
 {
-    end_with(t, WHAT_IF_STOPPED, "the server is stopping");
+    end_with(t, WHATIF_STOPPED, "the server is stopping");
 }
 
 static int post(struct trial *t, void (*run)(struct text_job *), void (*done)(struct text_job *))
@@ -162,12 +162,12 @@ static int read_result(struct trial *t, struct err *e)
     int rc = file_read(&text, path, MOST_RESULT, e);
     struct json *j = rc ? NULL : json_parse(text.data ? text.data : "", text.len, NULL, e);
     bool has_live = t->ask.live.source.len || !strcmp(t->ask.live.sha256, "native");
-    struct what_if_report r = {.window = &t->window,
+    struct whatif_report r = {.window = &t->window,
                                .live = has_live ? &t->ask.live : NULL,
                                .other = &t->ask.other,
                                .took_s = (double)(clock_now(t->w->front->clock) - t->began_ns) * 1e-9};
     if (!rc)
-        rc = j ? what_if_report(&r, j, &t->text, e) : E_INPUT;
+        rc = j ? whatif_report(&r, j, &t->text, e) : E_INPUT;
     json_free(j);
     buf_free(&text);
     return rc;
@@ -178,10 +178,10 @@ static void collect_run(struct text_job *job)
     struct trial *t = (struct trial *)job;
     bool good = WIFEXITED(t->child.status) && WEXITSTATUS(t->child.status) == 0;
     t->ran = true;
-    t->result = WHAT_IF_OK;
+    t->result = WHATIF_OK;
     if (good && read_result(t, &t->err) == 0)
         return;
-    t->result = WHAT_IF_FAILED;
+    t->result = WHATIF_FAILED;
     buf_clear(&t->text);
     if (good)
         buf_puts(&t->text, t->err.text);
@@ -203,7 +203,7 @@ static void collect_done(struct text_job *job)
 static void on_tick(void *ctx)
 {
     struct trial *t = ctx;
-    bool late = clock_now(t->w->front->clock) - t->began_ns > WHAT_IF_SECONDS * INT64_C(1000000000);
+    bool late = clock_now(t->w->front->clock) - t->began_ns > WHATIF_SECONDS * INT64_C(1000000000);
     if (!is_wanted(t) || late)
         child_kill(&t->child);
     if (!child_has_ended(&t->child))
@@ -212,10 +212,10 @@ static void on_tick(void *ctx)
     if (!is_wanted(t))
         end_unwanted(t);
     else if (late || (WIFSIGNALED(t->child.status) && WTERMSIG(t->child.status) == SIGXCPU))
-        end_with(t, WHAT_IF_LATE,
+        end_with(t, WHATIF_LATE,
                  "the simulation did not come to its end within 60 s: ask for less of the window (seconds)");
     else if (post(t, collect_run, collect_done))
-        end_with(t, WHAT_IF_FAILED, "too many jobs are waiting");
+        end_with(t, WHATIF_FAILED, "too many jobs are waiting");
 }
 
 static char *param_text(const struct json *j)
@@ -229,7 +229,7 @@ static char *param_text(const struct json *j)
 }
 
 /* "FILE:name=value,...", as simulate takes it. */
-static int policy_word(const struct trial *t, const struct what_if_policy *p, struct buf *out, struct err *e)
+static int policy_word(const struct trial *t, const struct whatif_policy *p, struct buf *out, struct err *e)
 {
     char path[PATH_BYTES];
     struct json *params = p->params ? json_parse(p->params, strlen(p->params), NULL, NULL) : NULL;
@@ -270,7 +270,7 @@ static int start_child(struct trial *t, struct err *e)
     args[n++] = "--policy";
     args[n++] = other.data;
     struct child_setup s = {
-        .args = (char *const *)(uintptr_t)args, .said = said, .cpu_s = WHAT_IF_SECONDS, .memory = MOST_MEMORY};
+        .args = (char *const *)(uintptr_t)args, .said = said, .cpu_s = WHATIF_SECONDS, .memory = MOST_MEMORY};
     if (!rc)
         rc = child_start(&t->child, &s, e);
     buf_free(&other);
@@ -287,7 +287,7 @@ static int write_text(const char *path, const struct buf *text, struct err *e)
 /* Loaded and tried as a server would before it goes live; what it is made of becomes one text. */
 static int try_policy(struct trial *t, struct err *e)
 {
-    struct what_if_policy *p = &t->ask.other;
+    struct whatif_policy *p = &t->ask.other;
     struct lua_opts lua = t->ask.lua;
     struct buf whole = {0};
     struct policy made;
@@ -310,14 +310,14 @@ static int try_policy(struct trial *t, struct err *e)
 
 static int write_window(struct trial *t, struct err *e)
 {
-    const struct what_if_window_ops *o = &t->w->window;
-    const struct what_if_policy *live = &t->ask.live;
+    const struct whatif_window_ops *o = &t->w->window;
+    const struct whatif_policy *live = &t->ask.live;
     char path[PATH_BYTES];
     path_of(t, "window.rec", path);
     FILE *f = fopen(path, "wxe");
     if (!f)
         return err_set(e, E_SYS, "cannot write %s: %s", path, strerror(errno));
-    struct what_if_part part = {t->ask.seconds, live->name, live->sha256, live->params};
+    struct whatif_part part = {t->ask.seconds, live->name, live->sha256, live->params};
     int rc = o->write(o->ctx, &part, f, &t->window, e);
     if (fclose(f) && !rc)
         rc = err_set(e, E_SYS, "cannot write %s: %s", path, strerror(errno));
@@ -349,11 +349,11 @@ static void prepare_run(struct text_job *job)
 {
     struct trial *t = (struct trial *)job;
     t->ran = true;
-    t->result = WHAT_IF_REFUSED;
+    t->result = WHATIF_REFUSED;
     if (try_policy(t, &t->err))
         return;
     int rc = write_files(t, &t->err);
-    t->result = rc == E_NOTFOUND ? WHAT_IF_EMPTY : rc ? WHAT_IF_FAILED : WHAT_IF_OK;
+    t->result = rc == E_NOTFOUND ? WHATIF_EMPTY : rc ? WHATIF_FAILED : WHATIF_OK;
 }
 
 static void prepare_done(struct text_job *job)
@@ -364,7 +364,7 @@ static void prepare_done(struct text_job *job)
         end_unwanted(t);
         return;
     }
-    if (t->result != WHAT_IF_OK) {
+    if (t->result != WHATIF_OK) {
         end_with(t, t->result, t->err.text);
         return;
     }
@@ -375,7 +375,7 @@ static void prepare_done(struct text_job *job)
     if (!rc && !t->tick)
         rc = err_set(&e, E_SYS, "no timer for the simulation");
     if (rc)
-        end_with(t, rc == E_INPUT ? WHAT_IF_REFUSED : WHAT_IF_FAILED, e.text);
+        end_with(t, rc == E_INPUT ? WHATIF_REFUSED : WHATIF_FAILED, e.text);
     else
         log_info("what-if", "%s (%.12s) on %.1f s of traffic, %llu requests", t->ask.other.name, t->ask.other.sha256,
                  t->window.seconds, (unsigned long long)t->window.n_requests);
@@ -383,7 +383,7 @@ static void prepare_done(struct text_job *job)
 
 /* ---- asking */
 
-int what_if_begin(struct what_if *w, struct what_if_ask *ask, what_if_fn fn, void *ctx)
+int whatif_begin(struct whatif *w, struct whatif_ask *ask, whatif_fn fn, void *ctx)
 {
     if (w->now)
         return E_FULL;
@@ -393,12 +393,12 @@ int what_if_begin(struct what_if *w, struct what_if_ask *ask, what_if_fn fn, voi
         mem_free(t);
         return E_FULL;
     }
-    *ask = (struct what_if_ask){0};
+    *ask = (struct whatif_ask){0};
     w->now = t;
     return 0;
 }
 
-void what_if_forget(struct what_if *w, void *ctx)
+void whatif_forget(struct whatif *w, void *ctx)
 {
     if (!w->now || w->now->ctx != ctx)
         return;
@@ -406,7 +406,7 @@ void what_if_forget(struct what_if *w, void *ctx)
     child_kill(&w->now->child);
 }
 
-void what_if_interrupt(struct what_if *w)
+void whatif_interrupt(struct whatif *w)
 {
     if (!w->now)
         return;
@@ -414,7 +414,7 @@ void what_if_interrupt(struct what_if *w)
     child_kill(&w->now->child);
 }
 
-void what_if_free(struct what_if *w)
+void whatif_free(struct whatif *w)
 {
     if (!w->now)
         return;
