@@ -63,13 +63,13 @@ void record_window_begin(struct record_window *w, char *head)
     monitor_unlock(w->lock);
 }
 
-static struct block *block_new(const struct record_chunk *c)
+static struct block *block_new(size_t least, int64_t from_ns)
 {
-    size_t cap = c->n > RECORD_BLOCK_BYTES ? c->n : RECORD_BLOCK_BYTES;
+    size_t cap = least > RECORD_BLOCK_BYTES ? least : RECORD_BLOCK_BYTES;
     struct block *b = mem_new(sizeof *b + cap);
     atomic_init(&b->holders, 1);
     b->cap = cap;
-    b->from_ns = c->from_ns;
+    b->from_ns = from_ns;
     return b;
 }
 
@@ -91,27 +91,49 @@ static void drop_oldest(struct record_window *w)
         memmove(w->blocks, w->blocks + n, (size_t)w->n * sizeof *w->blocks);
 }
 
+/* With the lock. */
+static void push(struct record_window *w, struct block *b)
+{
+    if (w->n == w->cap) {
+        w->cap = w->cap ? w->cap * 2 : 64;
+        w->blocks = mem_resize(w->blocks, (size_t)w->cap, sizeof(struct block *));
+    }
+    w->blocks[w->n++] = b;
+    w->bytes += size_of(b);
+    drop_oldest(w);
+}
+
+/* Of these lines, as many whole ones as there is room for. */
+static size_t whole_lines(const char *text, size_t n, size_t room)
+{
+    const char *end = n > room ? memrchr(text, '\n', room) : NULL;
+    return n <= room ? n : end ? (size_t)(end - text) + 1 : 0;
+}
+
+/* Where a chunk goes on in another block, both have its times: then they say a little more than what is there. */
 void record_window_add(struct record_window *w, const struct record_chunk *c)
 {
-    struct block *b = w->n ? w->blocks[w->n - 1] : NULL;
-    bool is_new = !b || b->cap - b->n < c->n;
-    if (is_new)
-        b = block_new(c);
-    memcpy(b->text + b->n, c->text, c->n); /* nobody looks there yet */
-    monitor_lock(w->lock);
-    b->n += c->n;
-    b->to_ns = c->to_ns;
-    b->n_arrived += c->n_arrived;
-    if (is_new) {
-        if (w->n == w->cap) {
-            w->cap = w->cap ? w->cap * 2 : 64;
-            w->blocks = mem_resize(w->blocks, (size_t)w->cap, sizeof(struct block *));
+    size_t at = 0;
+    while (at < c->n) {
+        struct block *b = w->n ? w->blocks[w->n - 1] : NULL;
+        size_t n = b ? whole_lines(c->text + at, c->n - at, b->cap - b->n) : 0;
+        bool is_new = !n;
+        if (is_new) {
+            const char *end = memchr(c->text + at, '\n', c->n - at);
+            b = block_new(end ? (size_t)(end - c->text) + 1 - at : c->n - at, c->from_ns);
+            n = whole_lines(c->text + at, c->n - at, b->cap);
+            n = n ? n : c->n - at;
         }
-        w->blocks[w->n++] = b;
-        w->bytes += size_of(b);
-        drop_oldest(w);
+        memcpy(b->text + b->n, c->text + at, n); /* nobody looks there yet */
+        monitor_lock(w->lock);
+        b->n += n;
+        b->to_ns = c->to_ns;
+        b->n_arrived += at ? 0 : c->n_arrived;
+        if (is_new)
+            push(w, b);
+        monitor_unlock(w->lock);
+        at += n;
     }
-    monitor_unlock(w->lock);
 }
 
 /* ---- any thread */
