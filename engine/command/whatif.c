@@ -19,12 +19,12 @@ int app_open_recorder(struct app *a, struct engine_setup *s, struct err *e)
 static struct whatif_window shown(const struct record_window_facts *f)
 {
     return (struct whatif_window){.seconds = (double)(f->to_ns - f->from_ns) * 1e-9,
-                                   .n_requests = f->n_arrived,
-                                   .n_ended = f->n_ended,
-                                   .n_before = f->n_before,
-                                   .n_steps = f->n_steps,
-                                   .bytes = f->bytes,
-                                   .most = f->most};
+                                  .n_requests = f->n_arrived,
+                                  .n_ended = f->n_ended,
+                                  .n_before = f->n_before,
+                                  .n_steps = f->n_steps,
+                                  .bytes = f->bytes,
+                                  .most = f->most};
 }
 
 static void look(void *ctx, struct whatif_window *out)

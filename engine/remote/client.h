@@ -15,7 +15,7 @@ enum { REMOTE_BYTES = 16 << 20, REMOTE_SECONDS = 60 }; /* of an answer */
 struct remote {
     char host[256];
     int port;
-    char *key; /* NULL: none */
+    char *key;   /* NULL: none */
     int seconds; /* until an answer has to be there; 0: REMOTE_SECONDS */
 };
 

@@ -77,12 +77,12 @@ struct server_setup {
     const char *policy_path;    /* its file, watched; NULL: none */
     const char *policy_libs;    /* what it is made of besides, as in struct policy; NULL: nothing */
     bool no_watch;
-    struct ledger *ledger;             /* versions of policies and their record; borrowed; NULL: in memory */
-    const struct buf *policy_source;   /* of the live one at the start; NULL: not known */
-    const char *policy_params;         /* that it was given, a JSON object; NULL: none */
-    const char *policy_why;            /* it is the one, for the record; NULL: not recorded */
+    struct ledger *ledger;           /* versions of policies and their record; borrowed; NULL: in memory */
+    const struct buf *policy_source; /* of the live one at the start; NULL: not known */
+    const char *policy_params;       /* that it was given, a JSON object; NULL: none */
+    const char *policy_why;          /* it is the one, for the record; NULL: not recorded */
     struct whatif_window_ops whatif; /* the last of its own traffic; write NULL: nothing is kept */
-    double probation_s;                /* so long a policy is live before it is the last good one */
+    double probation_s;              /* so long a policy is live before it is the last good one */
 };
 
 /* Whether its keys and addresses (host, port, admin_host, admin_port) can be had: asked before a model is loaded for

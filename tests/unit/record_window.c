@@ -1,5 +1,6 @@
 /* The window of a server's last traffic: what is written are whole lines in their order, from the asked time on, behind
- * a first line that says where it begins; memory stays within what was given; and one thread adds while others write. */
+ * a first line that says where it begins; memory stays within what was given; and one thread adds while others write.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -30,8 +31,8 @@ static char *written(struct record_window *w, int64_t last_ns, struct record_win
     size_t n = 0;
     struct err e = {0};
     FILE *to = open_memstream(&text, &n);
-    *rc = record_window_write(w, &(struct record_window_ask){.last_ns = last_ns, .policy = "a \"b\"", .sha256 = "00"}, to,
-                              f, &e);
+    *rc = record_window_write(w, &(struct record_window_ask){.last_ns = last_ns, .policy = "a \"b\"", .sha256 = "00"},
+                              to, f, &e);
     fclose(to);
     assert_true(!*rc || e.text[0]);
     return text;
@@ -47,7 +48,7 @@ static void check_text(struct record_window *w, int64_t last_ns, struct record_w
 }
 
 #define HEAD(from, order)                                                                                              \
-    "{\"x\":1,\"window\":{\"from_ns\":" #from ",\"order\":" #order "},"                                                 \
+    "{\"x\":1,\"window\":{\"from_ns\":" #from ",\"order\":" #order "},"                                                \
     "\"policy\":{\"name\":\"a \\\"b\\\"\",\"sha256\":\"00\",\"params\":{}}}\n"
 
 static void it_is_written_as_it_came(void **state)
@@ -226,9 +227,8 @@ static void it_is_written_while_it_goes_on(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(it_is_written_as_it_came),
-                                       cmocka_unit_test(params_and_names_are_in_the_first_line),
-                                       cmocka_unit_test(memory_is_bounded_and_the_oldest_goes),
-                                       cmocka_unit_test(it_is_written_while_it_goes_on)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_written_as_it_came), cmocka_unit_test(params_and_names_are_in_the_first_line),
+        cmocka_unit_test(memory_is_bounded_and_the_oldest_goes), cmocka_unit_test(it_is_written_while_it_goes_on)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

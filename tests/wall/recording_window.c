@@ -103,8 +103,7 @@ static void earlier_requests_are_passed_by(void **state)
     char path[64];
     int n = 0;
     write_window(path, MARK, TRAFFIC);
-    if (recording_digest(&d, path, &e) ||
-        arrivals_open(&a, &(struct arrivals_setup){.spec = path, .seed = 1}, &e))
+    if (recording_digest(&d, path, &e) || arrivals_open(&a, &(struct arrivals_setup){.spec = path, .seed = 1}, &e))
         fail_msg("%s", e.text);
     assert_true(d.n_outcomes == 3 && d.mean_output == 15 && d.first_arrival_ns == 105);
     assert_null(recording_outcome_of(&d, 2));
@@ -179,9 +178,8 @@ static void no_decision_is_replayed(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_wrong_is_told),
-                                       cmocka_unit_test(earlier_requests_are_passed_by),
-                                       cmocka_unit_test(a_step_under_way_counts_beside_others),
-                                       cmocka_unit_test(no_decision_is_replayed)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_wrong_is_told), cmocka_unit_test(earlier_requests_are_passed_by),
+        cmocka_unit_test(a_step_under_way_counts_beside_others), cmocka_unit_test(no_decision_is_replayed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 #include "engine/serve/whatif/whatif.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,25 +62,28 @@ static void policy_path(const struct trial *t, const char *whose, const struct w
     snprintf(out, PATH_BYTES, "%s/%s/%s.lua", t->folder, whose, p->name);
 }
 
+/* Whatever is in it, as a child that was killed may leave more than it was told to write. */
+static bool remove_files(const char *path)
+{
+    DIR *d = opendir(path);
+    for (struct dirent *f; d && (f = readdir(d));)
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
+            unlinkat(dirfd(d), f->d_name, 0);
+    if (d)
+        closedir(d);
+    return rmdir(path) == 0;
+}
+
 static void remove_folder(struct trial *t)
 {
-    static const char *const files[] = {"window.rec", "said", "result.json"};
     char path[PATH_BYTES];
     if (!t->folder[0])
         return;
-    policy_path(t, "live", &t->ask.live, path);
-    unlink(path);
-    policy_path(t, "other", &t->ask.other, path);
-    unlink(path);
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        path_of(t, files[i], path);
-        unlink(path);
-    }
     path_of(t, "live", path);
-    rmdir(path);
+    remove_files(path);
     path_of(t, "other", path);
-    rmdir(path);
-    if (rmdir(t->folder))
+    remove_files(path);
+    if (!remove_files(t->folder))
         log_warn("what-if", "%s cannot be removed: %s", t->folder, strerror(errno));
     t->folder[0] = 0;
 }
@@ -163,9 +168,9 @@ static int read_result(struct trial *t, struct err *e)
     struct json *j = rc ? NULL : json_parse(text.data ? text.data : "", text.len, NULL, e);
     bool has_live = t->ask.live.source.len || !strcmp(t->ask.live.sha256, "native");
     struct whatif_report r = {.window = &t->window,
-                               .live = has_live ? &t->ask.live : NULL,
-                               .other = &t->ask.other,
-                               .took_s = (double)(clock_now(t->w->front->clock) - t->began_ns) * 1e-9};
+                              .live = has_live ? &t->ask.live : NULL,
+                              .other = &t->ask.other,
+                              .took_s = (double)(clock_now(t->w->front->clock) - t->began_ns) * 1e-9};
     if (!rc)
         rc = j ? whatif_report(&r, j, &t->text, e) : E_INPUT;
     json_free(j);
@@ -314,9 +319,14 @@ static int write_window(struct trial *t, struct err *e)
     const struct whatif_policy *live = &t->ask.live;
     char path[PATH_BYTES];
     path_of(t, "window.rec", path);
-    FILE *f = fopen(path, "wxe");
-    if (!f)
-        return err_set(e, E_SYS, "cannot write %s: %s", path, strerror(errno));
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!f) {
+        int rc = err_set(e, E_SYS, "cannot write %s: %s", path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
     struct whatif_part part = {t->ask.seconds, live->name, live->sha256, live->params};
     int rc = o->write(o->ctx, &part, f, &t->window, e);
     if (fclose(f) && !rc)

@@ -48,7 +48,7 @@ struct whatif_policy {
 /* All of it moves, but for what lua points to. */
 struct whatif_ask {
     struct whatif_policy live, other; /* other: sha256 is found out */
-    bool is_known;                     /* the other passed before: loading it may take longer */
+    bool is_known;                    /* the other passed before: loading it may take longer */
     double seconds;
     struct lua_opts lua;
 };
