@@ -55,7 +55,7 @@ static void put_row(struct buf *out, const struct json *live, const struct json 
     if (live)
         number_cell(out, live, r);
     number_cell(out, other, r);
-    if (a && b && json_number(a) > 0)
+    if (a && b && json_number(a) > 0 && json_number(a) != json_number(b))
         snprintf(text, sizeof text, "%+.1f%%", 100 * (json_number(b) / json_number(a) - 1));
     if (live && *text)
         buf_printf(out, " %9s", text);

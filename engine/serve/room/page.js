@@ -353,11 +353,12 @@ function pair(id, runs, name, format) {
   say(`${id}-top`, `top ${format(top)}`);
 }
 
+// Words, the figure of a run, how it is shown; and whether it follows from what steps take.
 const FIGURES = [
   ["Finished", r => r.finished, count], ["Refused", r => r.refused, count], ["Never ended", r => r.unfinished, count],
   ...[["Time to first token", "ttft_ms"], ["Between tokens", "tpot_ms"], ["Until complete", "completion_ms"]]
-    .flatMap(([words, name]) => ["p50", "p90", "p99"].map(p => [`${words}, ${p}`, r => r[name][p] ?? null, ms => seconds(ms === null ? null : ms / 1000)])),
-  ["Tokens a second", r => r.throughput, count], ["Preemptions", r => r.preemptions, count], ["Switches", r => r.switches, count],
+    .flatMap(([words, name]) => ["p50", "p90", "p99"].map(p => [`${words}, ${p}`, r => r[name][p] ?? null, ms => seconds(ms === null ? null : ms / 1000), true])),
+  ["Tokens a second", r => r.throughput, count, true], ["Preemptions", r => r.preemptions, count], ["Switches", r => r.switches, count],
 ];
 
 function drawTrial(it) {
@@ -368,10 +369,10 @@ function drawTrial(it) {
   $("trial-notes").replaceChildren(...it.problems.map(t => node("li", {class: "bad"}, t)), ...it.notes.map(t => node("li", {}, t)));
   for (const [id, name, format] of [["t-ttft", "ttft_ms", v => seconds(v / 1000)], ["t-tpot", "tpot_ms", v => seconds(v / 1000)],
     ["t-tok", "throughput", count], ["t-wait", "waiting", count]]) pair(id, [live, other], name, format);
-  const mark = r => r.guessed >= .001 ? "~" : "";
-  rows("trial-rows", FIGURES.map(([words, of, show]) => {
-    const a = live && of(live), b = of(other);
-    return [words, live ? mark(live) + show(a) : "–", mark(other) + show(b), a > 0 && b !== null ? `${b >= a ? "+" : ""}${(100 * (b / a - 1)).toFixed(1)}%` : ""];
+  rows("trial-rows", FIGURES.map(([words, of, show, timed]) => {
+    const a = live && of(live), b = of(other), cell = (r, v) => (timed && r.guessed >= .001 ? "~" : "") + show(v);
+    return [words, live ? cell(live, a) : "–", cell(other, b),
+      a > 0 && b !== null && a !== b ? `${b > a ? "+" : ""}${(100 * (b / a - 1)).toFixed(1)}%` : ""];
   }));
   $("trial").hidden = false;
 }

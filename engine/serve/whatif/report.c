@@ -112,9 +112,8 @@ static void put_run(struct buf *out, const char *key, const struct whatif_policy
     put_latency(out, run, "completion_ms");
     put_number(out, "guessed", guessed_share(run));
     pass(out, "guesses", json_find(json_find(run, "recording"), "guesses"));
-    put_number(out, "errors", n_fallbacks(run));
-    put_number(out, "withdrawn", json_number(json_find(policy, "withdrawn")));
-    buf_putc(out, ',');
+    buf_printf(out, ",\"errors\":%.0f,\"withdrawn\":%.0f,", n_fallbacks(run),
+               json_number(json_find(policy, "withdrawn")));
     put_text(out, "last_error", json_text(error) ? json_text(error) : "");
     put_curves(out, run);
     buf_putc(out, '}');
