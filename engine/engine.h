@@ -60,7 +60,8 @@ struct engine_setup {
     int n_graph_sizes;
     bool rehearse;  /* try steps of every layout before anything is served */
     int ahead;      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as
-                       nothing happens that a policy would want to know. 0: none. Not with an exact witness; threaded only */
+                       nothing happens that a policy would want to know. 0: none. Threaded only; not with a witness
+                       that is exact */
     int block_size; /* tokens of a block that holds all kv heads, a multiple of 16 */
     int n_ranks;    /* 1 .. MAX_RANKS; 0: 1 */
     struct layout start; /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one
