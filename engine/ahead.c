@@ -28,7 +28,8 @@ void engine_follow(struct engine *engine, struct step *s)
     struct group *grp = partition_find_slot(&engine->world.partition, s->group);
     struct step_context context = {
         .world = &engine->world, .group = grp, .comms = s->comms, .no_blocks = !engine->setup.ops->computes};
-    if (s->ahead <= 0 || s->next || !engine->setup.threaded || engine->setup.witness || !nothing_happened(engine))
+    if (s->ahead <= 0 || s->next || !engine->setup.threaded || witness_is_exact(engine->setup.witness) ||
+        !nothing_happened(engine))
         return;
     if (!step_can_be_followed(s, &context) || !reserve(engine, s))
         return;

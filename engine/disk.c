@@ -34,7 +34,7 @@ static int check(const struct engine *engine, struct err *e)
     const struct engine_setup *s = &engine->setup;
     if (!node_host_kv(&engine->node) || !s->limits.prefix_caching)
         return err_set(e, E_INPUT, "--disk-kv is for cached prefixes, below host memory (--host-kv-memory)");
-    if (!s->threaded || !s->ops->computes || s->play || s->witness)
+    if (!s->threaded || !s->ops->computes || s->play || witness_is_exact(s->witness))
         return err_set(e, E_UNSUPPORTED, "--disk-kv needs ranks that compute, and is in no recording");
     if (engine->node.n_ranks > MAX_RANKS - 2)
         return err_set(e, E_INPUT, "--disk-kv is for at most %d ranks", MAX_RANKS - 2);

@@ -5,7 +5,8 @@ void engine_open_drafts(struct engine *engine)
 {
     const struct engine_setup *s = &engine->setup;
     engine->world.drafts = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
-    engine->world.draft_trees = !s->witness && (s->ops->kv_pack || !s->ops->computes); /* recordings know chains */
+    engine->world.draft_trees =
+        !witness_is_exact(s->witness) && (s->ops->kv_pack || !s->ops->computes); /* recordings know chains */
     if (s->witness)
         engine->world.draft_listener = (struct draft_listener){s->witness->guessed, s->witness->ctx};
 }

@@ -88,9 +88,9 @@ static int open_world(struct engine *engine, struct err *e)
     engine->world.ffn = engine->setup.ffn;
     engine_open_drafts(engine);
     /* No recording says what probes said, which without a prefix cache would each compute all of their parent again. */
-    if (!engine->setup.witness && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
+    if (!witness_is_exact(engine->setup.witness) && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
         engine->world.thinking = engine->setup.thinking;
-    if (!engine->setup.witness) /* nor what waits for an encoder */
+    if (!witness_is_exact(engine->setup.witness)) /* nor what waits for an encoder */
         engine->world.embed = engine->setup.embed;
     engine->replica_done = replica_done;
     engine->reshard_done = reshard_done;

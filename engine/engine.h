@@ -60,7 +60,8 @@ struct engine_setup {
     int n_graph_sizes;
     bool rehearse;  /* try steps of every layout before anything is served */
     int ahead;      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as
-                       nothing happens that a policy would want to know. 0: none. Not with a witness; threaded only */
+                       nothing happens that a policy would want to know. 0: none. Threaded only; not with a witness
+                       that is exact */
     int block_size; /* tokens of a block that holds all kv heads, a multiple of 16 */
     int n_ranks;    /* 1 .. MAX_RANKS; 0: 1 */
     struct layout start; /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one
@@ -94,9 +95,9 @@ struct engine_setup {
     const struct draft_sources *drafts;  /* what act.draft guesses with; NULL: prompt lookup, in virtual time nothing.
                                             Borrowed until engine_destroy */
     const struct embed_link *embed;      /* an encoder that the front serves beside, for the policy; NULL: none. Not
-                                            with a witness. Borrowed until engine_destroy */
-    const struct thinking *thinking;     /* how it ends, for probes; NULL: nothing is probed. Not with a witness, nor in
-                                            virtual time. Borrowed until engine_destroy */
+                                            with a witness that is exact. Borrowed until engine_destroy */
+    const struct thinking *thinking;     /* how it ends, for probes; NULL: nothing is probed. Not with a witness that is
+                                            exact, nor in virtual time. Borrowed until engine_destroy */
     struct policy policy;                /* goes live at once; ctx moves to the engine */
     char model_name[128];
     int outbox_events;   /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in

@@ -88,6 +88,7 @@ static int obey(struct app *a, struct err *e)
     case CMD_LIMITS:
     case CMD_STATE:
     case CMD_TOP:
+    case CMD_POLICY_WHAT_IF:
         return command_remote(a, e);
     case CMD_HELP:
         help(&a->opts, &text);

@@ -8,7 +8,8 @@ static const int64_t WATCH_NS = 2000000000;
 
 static void watch(struct engine *engine, struct group *grp, struct step *s)
 {
-    if (!engine->setup.witness || !engine->world.ffn || !engine->setup.ops->computes || engine->setup.play)
+    if (!witness_is_exact(engine->setup.witness) || !engine->world.ffn || !engine->setup.ops->computes ||
+        engine->setup.play)
         return;
     if (engine->watch_round == 0 || engine->now_ns >= engine->watch_until_ns) {
         engine->watch_round++;

@@ -48,6 +48,15 @@ struct witness {
      * may change the verdict. */
     bool (*cut)(void *ctx, enum policy_hook h, enum verdict *v);
     void (*judged)(void *ctx, enum policy_hook h, enum verdict *v);
+    bool only_watches; /* nobody will replay what it was told decision by decision: what no replay could know (probes,
+                          an encoder, KV on disk, trees of draft tokens, steps ahead) stays on, and no step is watched
+                          for it */
 };
+
+/* Is a replay to take the same decisions? Then what it could not know is left off. w NULL: nobody watches. */
+static inline bool witness_is_exact(const struct witness *w)
+{
+    return w && !w->only_watches;
+}
 
 #endif

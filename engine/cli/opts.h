@@ -37,6 +37,7 @@ enum opts_command {
     CMD_POLICY_ROLLBACK,
     CMD_POLICY_LOG,
     CMD_POLICY_SHADOW,
+    CMD_POLICY_WHAT_IF,
     CMD_LIMITS, /* these take no words */
     CMD_STATE,
     CMD_TOP,
@@ -114,7 +115,8 @@ struct opts {
     bool disable_log_stats, log_requests;
     int64_t request_history, decision_bytes; /* requests that ended whose timelines are kept; of the decision log */
     bool dry_run;
-    char *record; /* serve: NULL: not asked for */
+    char *record;          /* serve: NULL: not asked for */
+    int64_t what_if_bytes; /* serve: of the last traffic, in memory; 0: nothing is kept */
     char *config;
     /* run */
     char *prompt, *system; /* NULL: not given */
@@ -134,11 +136,11 @@ struct opts {
     char *recording;    /* NULL: a running server is asked */
     double at_s;        /* of step, whose number is `file` */
     struct strings set; /* limits: NAME=VALUE */
-    /* policy push, list, show, diff, activate, rollback, log; limits, state, top */
+    /* policy push, list, show, diff, activate, rollback, log, shadow, what-if; limits, state, top */
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */
     char *as_name, *sha, *to;     /* NULL: not given */
-    bool activate, force, verify, as_json;
+    bool activate, force, verify, as_json, try_first;
     /* lua-path */
     bool cpath;
     /* simulate */

@@ -4,7 +4,7 @@
 #include "engine/cli/opts_page.h"
 #include "engine/cli/opts_table.h"
 
-#define POLICY_VERBS "check test why new push list show diff activate rollback log"
+#define POLICY_VERBS "check test why new push what-if list show diff activate rollback log"
 
 /* What comes behind a flag. */
 enum behind { NOTHING, A_CHOICE, A_FILE, A_FOLDER, A_TEXT };

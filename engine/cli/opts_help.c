@@ -97,8 +97,8 @@ static const char overview[] =
     "  moonshift policy why ID                where the time of a request went, and why it waited\n"
     "  moonshift policy step N --recording F  what a recorded decision rests on, line by line\n"
     "  moonshift policy new NAME              write a policy to begin with\n"
-    "  moonshift policy push FILE             send a policy to a running server; also: list, show, diff, activate,\n"
-    "                                         rollback, log\n"
+    "  moonshift policy push FILE             send a policy to a running server; also: what-if, shadow, list, show,\n"
+    "                                         diff, activate, rollback, log\n"
     "  moonshift state                        what a running server does, on one page\n"
     "  moonshift top                          the same, as it changes\n"
     "  moonshift limits [--set NAME=VALUE]    the limits of a running server, and how to change them\n"
@@ -247,11 +247,21 @@ static const char new_head[] =
     "  moonshift policy new policies/mine.lua --from prefix\n";
 
 static const char push_head[] =
-    "moonshift policy push FILE [--name NAME] [--no-activate] [--server URL]\n"
+    "moonshift policy push FILE [--name NAME] [--no-activate] [--try [--seconds S]] [--server URL]\n"
     "\n"
     "Sends a policy to a running server: it is loaded, tried, kept as a version, and live from the next step on.\n"
+    "With --try it is first simulated on the server's own last traffic, as by policy what-if.\n"
     "\n"
     "  moonshift policy push short.lua\n" REMOTE_STATUS;
+
+static const char what_if_head[] =
+    "moonshift policy what-if FILE|NAME [--sha SHA] [--seconds S] [--server URL]\n"
+    "\n"
+    "What would this policy have done to the last traffic of a running server? The server simulates it, and the live\n"
+    "one, on the requests that it keeps in memory, beside its serving; nothing goes live. A file has a / or .lua in\n"
+    "its name; else it is a version that the server keeps. A policy that fails in it is exit status 1.\n"
+    "\n"
+    "  moonshift policy what-if ./short.lua --seconds 300\n" REMOTE_STATUS;
 
 static const char list_head[] =
     "moonshift policy list [--server URL]\n"
@@ -360,6 +370,7 @@ const char *opts_head(enum opts_command command)
                                         [CMD_LIMITS] = limits_head,
                                         [CMD_STATE] = state_head,
                                         [CMD_TOP] = top_head,
+                                        [CMD_POLICY_WHAT_IF] = what_if_head,
                                         [CMD_POLICY_WHY] = why_head,
                                         [CMD_POLICY_STEP] = step_head,
                                         [CMD_POLICY_NEW] = new_head,

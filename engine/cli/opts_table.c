@@ -334,6 +334,10 @@ static const struct opt_row rows[] = {
     {"record", NULL, 0, OPT_TEXT, GROUP_LOGS, IN_SERVE, AT(record), "FILE", NULL, 0, 0, NULL,
      "record arrivals, decisions and step times (no text) for moonshift simulate --trace FILE; the file must not exist "
      "yet"},
+    {"what-if-memory", NULL, 0, OPT_COUNT, GROUP_LOGS, IN_SERVE, AT(what_if_bytes), "BYTES", "16MiB", 0, 1e10, NULL,
+     "for the last of the traffic (as in --record; no text), on which moonshift policy what-if tries a policy; at "
+     "least "
+     "1 MiB; 0: nothing is kept"},
     {"dry-run", NULL, 0, OPT_SWITCH, GROUP_LOGS, IN_SERVE, AT(dry_run), NULL, "false", 0, 0, NULL,
      "check everything, print what would run, and exit"},
     {"config", NULL, 0, OPT_TEXT, GROUP_LOGS, ALL, AT(config), "FILE", NULL, 0, 0, NULL,
@@ -374,11 +378,16 @@ static const struct opt_row rows[] = {
     {"client-config", NULL, 0, OPT_TEXT, GROUP_SERVER, IN_REMOTE, AT(client_config), "FILE", NULL, 0, 0, NULL,
      "an object with \"server\" and \"key\", for you alone to read (default: moonshift/client.json in "
      "$XDG_CONFIG_HOME or ~/.config, if it is there)"},
-    {"name", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_PUSH, AT(as_name), "NAME", NULL, 0, 0, NULL,
+    {"name", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_PUSH | IN_WHAT_IF, AT(as_name), "NAME", NULL, 0, 0, NULL,
      "what the policy is called (default: the file's name)"},
     {"activate", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH, AT(activate), NULL, "true", 0, 0, NULL,
      "it is tried and kept, and the live one stays"},
-    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE | IN_SHADOW_OF, AT(sha), "SHA", NULL, 0, 0, NULL,
+    {"try", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH, AT(try_first), NULL, "false", 0, 0, NULL,
+     "first what-if on the server's last traffic: a policy that fails in it is not sent"},
+    {"seconds", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_PUSH | IN_WHAT_IF, AT(seconds), "S", "0", 0, 1e7, NULL,
+     "of the traffic that the server keeps, the last S seconds; 0: all"},
+    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE | IN_SHADOW_OF | IN_WHAT_IF, AT(sha), "SHA",
+     NULL, 0, 0, NULL,
      "the version with that SHA-256, of which 8 digits are enough (default: the newest of that name)"},
     {"for", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SHADOW_OF, AT(for_s), "SECONDS", "600", 1, 86400, NULL,
      "how long it is asked beside the live one"},
@@ -553,6 +562,7 @@ int opts_where(enum opts_command c)
                                [CMD_LIMITS] = IN_LIMITS_OF,
                                [CMD_STATE] = IN_STATE_OF,
                                [CMD_TOP] = IN_TOP,
+                               [CMD_POLICY_WHAT_IF] = IN_WHAT_IF,
                                [CMD_HELP] = IN_CHECK,
                                [CMD_VERSION] = IN_CHECK};
     return bits[c];
@@ -561,10 +571,11 @@ int opts_where(enum opts_command c)
 const char *opts_command_name(enum opts_command c)
 {
     static const char *const names[] = {
-        "serve",       "run",           "batch",       "policy check",    "policy test",
-        "policy why",  "policy step",   "policy new",  "lua-path",        "simulate",
-        "reproduce",   "tune",          "plan",        "regret",          "policy push",
-        "policy list", "policy show",   "policy diff", "policy activate", "policy rollback",
-        "policy log",  "policy shadow", "limits",      "state",           "top"};
+        "serve",       "run",           "batch",          "policy check",    "policy test",
+        "policy why",  "policy step",   "policy new",     "lua-path",        "simulate",
+        "reproduce",   "tune",          "plan",           "regret",          "policy push",
+        "policy list", "policy show",   "policy diff",    "policy activate", "policy rollback",
+        "policy log",  "policy shadow", "policy what-if", "limits",          "state",
+        "top"};
     return c < CMD_HELP ? names[c] : "help";
 }

@@ -251,10 +251,7 @@ static int open_engine(struct app *a, struct err *e)
     TRY(app_plan_thinking(a, e));
     s.thinking = app_can_probe(a) ? &a->thinking : NULL;
     s.embed = a->encoder ? &a->embed_link : NULL;
-    if (a->opts.record && !a->opts.dry_run) {
-        TRY(recorder_open(&a->recorder, a->opts.record, e));
-        s.witness = recorder_witness(a->recorder);
-    }
+    TRY(app_open_recorder(a, &s, e));
     TRY(plan_disk(a, &s, e));
     s.policy = a->policy;
     a->policy = (struct policy){0};
@@ -363,6 +360,7 @@ void app_close(struct app *a)
     engine_destroy(a->engine);
     app_close_drafts(a);
     recorder_close(a->recorder);
+    record_window_free(a->window);
     modelled_drafts_close(&a->modelled);
     recording_close(a->traced);
     recorded_machine_close(&a->recorded);

@@ -53,7 +53,8 @@ struct app {
     struct thinking thinking;         /* it, too; n_suffix 0: the model has none that is known to end */
     struct modelled_drafts modelled;  /* simulate */
     struct recording *traced;         /* simulate, for its head: the trace, on another machine than its own */
-    struct recorder *recorder;        /* serve --record */
+    struct recorder *recorder;        /* serve: of --record, and of the window of --what-if-memory */
+    struct record_window *window;     /* NULL: none is kept */
     struct recorded_machine recorded; /* simulate */
     struct engine *engine;
     struct thread *engine_thread;
@@ -120,6 +121,12 @@ bool app_is_alone(const struct app *a); /* there is an encoder and no model that
 /* Before the model, which may take minutes; nothing where there is no encoder. */
 int app_open_encoder(struct app *a, struct err *e);
 struct embed_plan app_plan_encoder(struct app *a);
+
+/* ---- whatif.c */
+
+/* The recorder, for a file, for the window of what-if, or for both; none where neither is wanted. */
+int app_open_recorder(struct app *a, struct engine_setup *s, struct err *e);
+struct whatif_window_ops app_plan_what_if(struct app *a);
 
 /* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c, revisit.c */
 

@@ -1,6 +1,6 @@
-/* The commands about a running server: its policies (push, list, show, diff, activate, rollback, log, shadow) and its
- * requests (why) are here; limits, state and top have files of their own. What the server refuses is exit status 1, a
- * server that does not answer 3. */
+/* The commands about a running server: its policies (push, what-if, list, show, diff, activate, rollback, log, shadow)
+ * and its requests (why) are here; limits, state and top have files of their own. What the server refuses is exit
+ * status 1, a server that does not answer 3. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,35 +15,13 @@
 #include "engine/base/file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/cli/what_if_table.h"
 #include "engine/cli/why.h"
 #include "engine/command/session.h"
 #include "engine/serve/versions/audit.h"
 #include "engine/serve/versions/good.h"
 
 enum { LOG_PAGE = 1000 };
-
-static void put_flag(struct buf *path, const char *name, const char *value)
-{
-    if (value)
-        buf_printf(path, "%c%s=%s", strchr(path->data, '?') ? '&' : '?', name, value);
-}
-
-static int check_sha(const char *flag, const char *sha, struct err *e)
-{
-    return !sha || version_sha_ok(sha, SHA_PREFIX_MIN)
-               ? 0
-               : err_set(e, E_INPUT, "%s wants a SHA-256, or the first %d or more of its digits", flag, SHA_PREFIX_MIN);
-}
-
-static int check_name(const char *name, struct err *e)
-{
-    return version_name_ok(name)
-               ? 0
-               : err_set(e, E_INPUT,
-                         "a policy's name has at most %d letters, digits, dots, dashes and underscores, not "
-                         "'%.60s'",
-                         VERSION_NAME_MAX, name);
-}
 
 /* What is live after an order, in a line; or the answer as it came. */
 static void say_live(const struct session *s)
@@ -64,16 +42,18 @@ static int push(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
     struct buf source = {0};
-    if (o->as_name)
-        snprintf(s->app->policy_name, sizeof s->app->policy_name, "%s", o->as_name);
-    else
-        app_name_policy(s->app, o->file);
-    TRY(check_name(s->app->policy_name, e));
+    TRY(session_name_file(s, e));
     int rc = file_read(&source, o->file, LUA_SOURCE_BYTES, e);
-    if (!rc) {
+    bool good = true;
+    if (!rc && o->try_first) {
+        buf_printf(&s->path, "/admin/what-if?name=%s", s->app->policy_name);
+        good = session_passes(s, &source, &rc, e);
+        buf_clear(&s->path);
+    }
+    if (!rc && good) {
         buf_printf(&s->path, "/admin/policies/%s", s->app->policy_name);
-        put_flag(&s->path, "activate", o->activate ? NULL : "0");
-        put_flag(&s->path, "force", o->force ? "1" : NULL);
+        session_flag(&s->path, "activate", o->activate ? NULL : "0");
+        session_flag(&s->path, "force", o->force ? "1" : NULL);
         if (session_ask(s, REMOTE_PUT, &source))
             say_live(s);
     }
@@ -84,11 +64,11 @@ static int push(struct session *s, struct err *e)
 static int activate(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
-    TRY(check_name(o->file, e));
-    TRY(check_sha("--sha", o->sha, e));
+    TRY(session_check_name(o->file, e));
+    TRY(session_check_sha("--sha", o->sha, e));
     buf_printf(&s->path, "/admin/policies/%s/activate", o->file);
-    put_flag(&s->path, "sha", o->sha);
-    put_flag(&s->path, "force", o->force ? "1" : NULL);
+    session_flag(&s->path, "sha", o->sha);
+    session_flag(&s->path, "force", o->force ? "1" : NULL);
     if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;
@@ -97,10 +77,10 @@ static int activate(struct session *s, struct err *e)
 static int roll_back(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
-    TRY(check_sha("--to", o->to, e));
+    TRY(session_check_sha("--to", o->to, e));
     buf_puts(&s->path, "/admin/policy/rollback");
-    put_flag(&s->path, "to", o->to);
-    put_flag(&s->path, "force", o->force ? "1" : NULL);
+    session_flag(&s->path, "to", o->to);
+    session_flag(&s->path, "force", o->force ? "1" : NULL);
     if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;
@@ -145,10 +125,10 @@ static int list(struct session *s)
 static int show(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
-    TRY(check_name(o->file, e));
-    TRY(check_sha("--sha", o->sha, e));
+    TRY(session_check_name(o->file, e));
+    TRY(session_check_sha("--sha", o->sha, e));
     buf_printf(&s->path, "/admin/policies/%s", o->file);
-    put_flag(&s->path, "sha", o->sha);
+    session_flag(&s->path, "sha", o->sha);
     if (!session_ask(s, REMOTE_GET, NULL))
         return 0;
     if (o->as_json) {
@@ -165,23 +145,18 @@ static int show(struct session *s, struct err *e)
 
 /* ---- diff */
 
-static bool is_path(const char *word)
-{
-    return strchr(word, '/') || (strlen(word) > 4 && !strcmp(word + strlen(word) - 4, ".lua"));
-}
-
 /* The text of FILE, NAME, NAME@SHA or, NULL, of the live one. False: said, and the status is set; rc: it is none. */
 static bool fetch(struct session *s, const char *what, struct buf *out, int *rc, struct err *e)
 {
     char name[AUDIT_NAME] = "", sha[65] = "";
-    if (what && is_path(what))
+    if (what && session_is_file(what))
         return (*rc = file_read(out, what, LUA_SOURCE_BYTES, e)) == 0;
     buf_clear(&s->path);
     if (what) {
         const char *at = strchr(what, '@');
         snprintf(name, sizeof name, "%.*s", at ? (int)(at - what) : (int)strlen(what), what);
         snprintf(sha, sizeof sha, "%s", at ? at + 1 : "");
-        if ((*rc = check_name(name, e)) != 0 || (at && (*rc = check_sha("NAME@SHA", sha, e)) != 0))
+        if ((*rc = session_check_name(name, e)) != 0 || (at && (*rc = session_check_sha("NAME@SHA", sha, e)) != 0))
             return false;
     } else {
         buf_puts(&s->path, "/admin/policy");
@@ -196,7 +171,7 @@ static bool fetch(struct session *s, const char *what, struct buf *out, int *rc,
         buf_clear(&s->path);
     }
     buf_printf(&s->path, "/admin/policies/%s", name);
-    put_flag(&s->path, "sha", sha[0] ? sha : NULL);
+    session_flag(&s->path, "sha", sha[0] ? sha : NULL);
     if (!session_ask(s, REMOTE_GET, NULL))
         return false;
     buf_put(out, s->answer.body.data ? s->answer.body.data : "", s->answer.body.len);
@@ -400,110 +375,6 @@ static int why(struct session *s, struct err *e)
     return rc;
 }
 
-/* ---- shadow */
-
-static uint64_t number_of(const struct json *j, const char *name)
-{
-    int64_t n = 0;
-    json_i64(json_find(j, name), &n);
-    return (uint64_t)n;
-}
-
-static const char *text_of(const struct json *j, const char *name)
-{
-    const char *text = json_text(json_find(j, name));
-    return text ? text : "";
-}
-
-static double share_of(uint64_t n, uint64_t of)
-{
-    return of ? 100 * (double)n / (double)of : 0;
-}
-
-static void print_counts(const struct json *counts)
-{
-    printf("%-10s  %10s  %12s  %14s\n", "", "both", "live alone", "shadow alone");
-    for (const struct json *v = json_first(counts); v; v = json_next(v))
-        printf("%-10.10s  %10" PRIu64 "  %12" PRIu64 "  %14" PRIu64 "\n", json_key(v), number_of(v, "both"),
-               number_of(v, "live"), number_of(v, "shadow"));
-}
-
-static void print_shadow(const struct json *j)
-{
-    const struct json *d = json_find(j, "decisions"), *b = json_find(j, "batches"), *a = json_find(j, "arrivals");
-    uint64_t compared = number_of(d, "compared"), equal = number_of(d, "equal");
-    bool on = strcmp(text_of(j, "state"), "on") == 0;
-    printf("%s (%.12s) beside %s, for %.0f s%s%s\n", text_of(j, "name"), text_of(j, "sha256"), text_of(j, "beside"),
-           json_number(json_find(j, "ran_s")), on ? "" : ": ", on ? "" : text_of(j, "why_ended"));
-    printf("decisions: %" PRIu64 " compared, %" PRIu64 " the same (%.1f%%), %" PRIu64
-           " passed over; another request first in the queue at %" PRIu64 "\n",
-           compared, equal, share_of(equal, compared), number_of(d, "passed_over"), number_of(d, "other_first"));
-    printf("batches: %" PRIu64 " the same, %" PRIu64 " with other requests or rows, %" PRIu64
-           " in another layout, %" PRIu64 " of the live one alone, %" PRIu64 " of the shadow alone\n",
-           number_of(b, "equal"), number_of(b, "other_requests"), number_of(b, "other_layout"), number_of(b, "live"),
-           number_of(b, "shadow"));
-    printf("arrivals: %" PRIu64 ", of which %" PRIu64 " are let in, refused or held by both\n", number_of(a, "n"),
-           number_of(a, "alike"));
-    printf("cost: %.1f us a decision, %.2f%% of the time\n", json_number(json_find(j, "call_us")),
-           100 * json_number(json_find(j, "share")));
-    if (*text_of(j, "last_error"))
-        printf("last error: %s\n", text_of(j, "last_error"));
-    print_counts(json_find(j, "verbs"));
-    for (const struct json *x = json_first(json_find(j, "differences")); x; x = json_next(x))
-        printf("after %.3f s, step %" PRIu64 "\n  live:   %s\n  shadow: %s\n", json_number(json_find(x, "at_s")),
-               number_of(x, "step"), *text_of(x, "live") ? text_of(x, "live") : "nothing more",
-               *text_of(x, "shadow") ? text_of(x, "shadow") : "nothing more");
-}
-
-static void say_shadow(const struct session *s)
-{
-    struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
-    if (s->app->opts.as_json)
-        session_print(s);
-    else if (!strcmp(text_of(j, "state"), "none"))
-        puts("no policy was asked beside the live one");
-    else
-        print_shadow(j);
-    json_free(j);
-}
-
-static int begin_shadow(struct session *s, struct err *e)
-{
-    const struct opts *o = &s->app->opts;
-    struct buf source = {0};
-    const char *name = o->file;
-    TRY(check_sha("--sha", o->sha, e));
-    if (is_path(o->file)) {
-        app_name_policy(s->app, o->file);
-        name = s->app->policy_name;
-        TRY(file_read(&source, o->file, LUA_SOURCE_BYTES, e));
-    }
-    int rc = check_name(name, e);
-    if (!rc && source.len && o->sha)
-        rc = err_set(e, E_INPUT, "--sha is of a version that the server keeps, not of a file");
-    if (!rc) {
-        buf_printf(&s->path, "/admin/policies/%s/shadow?seconds=%.9g", name, o->for_s);
-        put_flag(&s->path, "sha", o->sha);
-        if (session_ask(s, REMOTE_POST, &source))
-            say_shadow(s);
-    }
-    buf_free(&source);
-    return rc;
-}
-
-static int shadow(struct session *s, struct err *e)
-{
-    const struct opts *o = &s->app->opts;
-    if (o->end_shadow && o->file)
-        return err_set(e, E_INPUT, "--end or a policy: which of them?");
-    if (o->file)
-        return begin_shadow(s, e);
-    buf_puts(&s->path, "/admin/shadow");
-    if (session_ask(s, o->end_shadow ? REMOTE_DELETE : REMOTE_GET, NULL))
-        say_shadow(s);
-    return 0;
-}
-
 /* ---- which of them */
 
 static int obey(struct session *s, struct err *e)
@@ -524,13 +395,15 @@ static int obey(struct session *s, struct err *e)
     case CMD_POLICY_WHY:
         return why(s, e);
     case CMD_POLICY_SHADOW:
-        return shadow(s, e);
+        return session_shadow(s, e);
     case CMD_LIMITS:
         return session_limits(s, e);
     case CMD_STATE:
         return session_state(s, e);
     case CMD_TOP:
         return session_top(s, e);
+    case CMD_POLICY_WHAT_IF:
+        return session_what_if(s, e);
     default:
         return show_log(s, e);
     }

@@ -78,6 +78,7 @@ static int open_server(struct app *a, struct err *e)
         s.ledger = o->dry_run ? NULL : a->ledger;
         s.policy_why = o->dry_run ? NULL : a->policy_why;
         s.probation_s = o->policy_probation_s;
+        s.whatif = app_plan_what_if(a);
         s.max_live = o->max_num_queued_reqs ? l->max_num_seqs + l->max_num_queued_reqs : 0;
     }
     s.host = doors.host;

@@ -1,8 +1,10 @@
 #include "engine/command/session.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/base/json.h"
+#include "engine/serve/versions/good.h"
 
 struct json *session_json(const struct session *s)
 {
@@ -46,4 +48,42 @@ void session_print(const struct session *s)
 {
     fwrite(s->answer.body.data ? s->answer.body.data : "", 1, s->answer.body.len, stdout);
     putchar('\n');
+}
+
+void session_flag(struct buf *path, const char *name, const char *value)
+{
+    if (value)
+        buf_printf(path, "%c%s=%s", strchr(path->data, '?') ? '&' : '?', name, value);
+}
+
+int session_check_sha(const char *flag, const char *sha, struct err *e)
+{
+    return !sha || version_sha_ok(sha, SHA_PREFIX_MIN)
+               ? 0
+               : err_set(e, E_INPUT, "%s wants a SHA-256, or the first %d or more of its digits", flag, SHA_PREFIX_MIN);
+}
+
+int session_check_name(const char *name, struct err *e)
+{
+    return version_name_ok(name)
+               ? 0
+               : err_set(e, E_INPUT,
+                         "a policy's name has at most %d letters, digits, dots, dashes and underscores, not "
+                         "'%.60s'",
+                         VERSION_NAME_MAX, name);
+}
+
+bool session_is_file(const char *word)
+{
+    return strchr(word, '/') || (strlen(word) > 4 && !strcmp(word + strlen(word) - 4, ".lua"));
+}
+
+int session_name_file(struct session *s, struct err *e)
+{
+    const struct opts *o = &s->app->opts;
+    if (o->as_name)
+        snprintf(s->app->policy_name, sizeof s->app->policy_name, "%s", o->as_name);
+    else
+        app_name_policy(s->app, o->file);
+    return session_check_name(s->app->policy_name, e);
 }

@@ -24,9 +24,21 @@ bool session_judge(struct session *s, int rc, const struct err *e);
 void session_print(const struct session *s);        /* the answer as it came */
 struct json *session_json(const struct session *s); /* NULL: it is none; the caller frees it */
 
-/* limits.c, top.c: the commands. E_INPUT: what was asked for is wrong. */
+/* Adds NAME=VALUE to the path's query; value NULL: nothing. */
+void session_flag(struct buf *path, const char *name, const char *value);
+int session_check_sha(const char *flag, const char *sha, struct err *e); /* E_INPUT; NULL is fine */
+int session_check_name(const char *name, struct err *e);                 /* of a policy. E_INPUT */
+bool session_is_file(const char *word);                                  /* it has a / or ends in .lua */
+int session_name_file(struct session *s, struct err *e); /* what the policy of a file is called, in the app. E_INPUT */
+/* trial.c: a what-if with the path as it stands. source NULL: of a version that is kept, which the path names. False:
+ * it was refused, or failed in it, and that has been said. */
+bool session_passes(struct session *s, const struct buf *source, int *rc, struct err *e);
+
+/* limits.c, top.c, shadow.c, trial.c: the commands. E_INPUT: what was asked for is wrong. */
 int session_limits(struct session *s, struct err *e);
 int session_state(struct session *s, struct err *e);
 int session_top(struct session *s, struct err *e);
+int session_shadow(struct session *s, struct err *e);
+int session_what_if(struct session *s, struct err *e);
 
 #endif

@@ -98,8 +98,7 @@ void arrivals_close(struct arrivals *a)
  */
 static void recorded_outcome(const struct arrivals *a, const struct recorded *x, struct trace_row *row)
 {
-    const struct recording_outcome *o =
-        x->order >= 0 && (uint64_t)x->order < a->digest.n_outcomes ? &a->digest.outcomes[x->order] : NULL;
+    const struct recording_outcome *o = recording_outcome_of(&a->digest, x->order);
     bool left = o && o->left_ns && o->ending == END_ABORT;
     bool whole = o && (o->ending == END_STOP || o->ending == END_LENGTH);
     int n = left ? x->max_tokens : whole ? o->n_output : a->digest.mean_output;

@@ -498,7 +498,9 @@ int reenact_run(struct reenactment *out, struct replay *what, const struct reena
     setup.engine = &engine;
     replay_begin(what);
     clock_init_virtual(&r->clock, recording_head(s->recording)->clock_ns);
-    int rc = read_ahead(r, e); /* first: the policy's start may have been slow */
+    int rc = recording_check_whole(s->recording, e);
+    if (!rc)
+        rc = read_ahead(r, e); /* first: the policy's start may have been slow */
     if (rc && engine.policy.ops->destroy)
         engine.policy.ops->destroy(engine.policy.ctx);
     if (!rc)

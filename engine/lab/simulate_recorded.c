@@ -22,6 +22,8 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     m->path = ask->path;
     TRY(recording_open(&m->recording, ask->path, e));
     m->head = recording_head(m->recording);
+    if (!ask->what_if)
+        TRY(recording_check_whole(m->recording, e));
     int rc = model_open_described(&m->model, m->head->config, DT_BF16, e);
     if (rc)
         return err_prefix(e, rc, "%.100s:1: model", ask->path);

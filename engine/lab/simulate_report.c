@@ -438,6 +438,33 @@ static void json_series(struct buf *out, const struct simulate_run *run)
     buf_putc(out, '}');
 }
 
+static void json_mean(struct buf *out, double sum, uint64_t n)
+{
+    if (n)
+        json_put_double(out, sum * 1e-6 / (double)n);
+    else
+        buf_puts(out, "null");
+}
+
+/* Of a recording: what those saw who came then, by the bins of the series; null: none came that finished. */
+static void json_by_arrival(struct buf *out, const struct replay *p)
+{
+    struct tally_arrivals *bins = mem_new_array(p->n_bins + 1, sizeof *bins);
+    tally_by_arrival(p, bins);
+    for (int c = 0; c < 2; c++) {
+        buf_puts(out, c ? "],\"tpot_ms\":[" : ",\"by_arrival\":{\"ttft_ms\":[");
+        for (size_t i = 0; i < p->n_bins; i++) {
+            buf_puts(out, i ? "," : "");
+            json_mean(out, c ? bins[i].tpot_ns : bins[i].ttft_ns, c ? bins[i].n_tpot : bins[i].n);
+        }
+    }
+    buf_puts(out, "],\"n\":[");
+    for (size_t i = 0; i < p->n_bins; i++)
+        buf_printf(out, "%s%llu", i ? "," : "", (unsigned long long)bins[i].n);
+    buf_puts(out, "]}");
+    mem_free(bins);
+}
+
 static void json_policy(struct buf *out, const struct replay *p)
 {
     struct json *state = state_of(p, 0);
@@ -529,6 +556,8 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
         buf_printf(out, ",\"cas_steps\":%llu", (unsigned long long)p->n_cas_steps);
     json_layouts(out, p);
     json_series(out, run);
+    if (recorded)
+        json_by_arrival(out, p);
     json_policy(out, p);
     if (run->outside) {
         buf_puts(out, ",\"outside\":");

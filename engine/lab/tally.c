@@ -85,6 +85,22 @@ static void count(struct tally *t, const struct replay_request *x, struct tally_
     t->n_good += good;
 }
 
+void tally_by_arrival(const struct replay *r, struct tally_arrivals *bins)
+{
+    for (size_t i = 0; i < r->n_requests; i++) {
+        const struct replay_request *x = &r->requests[i];
+        size_t at = (size_t)(x->arrival_ns / r->bin_ns);
+        if (!is_finished(x) || at >= r->n_bins)
+            continue;
+        struct tally_arrivals *b = &bins[at];
+        int64_t tpot = tpot_of(x);
+        b->n++;
+        b->ttft_ns += (double)(x->first_ns - x->arrival_ns);
+        b->n_tpot += tpot >= 0;
+        b->tpot_ns += tpot >= 0 ? (double)tpot : 0;
+    }
+}
+
 /* n tokens evenly over [from, to), into whole bins by way of their differences. */
 struct spread {
     double *bins, *rates; /* rates: change of the tokens of a whole bin at its beginning */

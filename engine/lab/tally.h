@@ -36,6 +36,12 @@ void tally_make(struct tally *t, const struct replay *r, struct tally_slo slo);
 void tally_make_class(struct tally *t, const struct replay *r, struct tally_slo slo, int priority);
 /* The same of the requests of one tenant, by its place in the replay. */
 void tally_make_tenant(struct tally *t, const struct replay *r, struct tally_slo slo, int tenant);
+/* Of the finished requests that arrived in one of the replay's bins. */
+struct tally_arrivals {
+    uint64_t n, n_tpot;      /* n_tpot: of more than one token */
+    double ttft_ns, tpot_ns; /* sums */
+};
+void tally_by_arrival(const struct replay *r, struct tally_arrivals *bins); /* [r->n_bins], zeroed */
 void tally_free(struct tally *t);
 /* The value that `percent` (1..100) of the requests do not exceed; -1: there is none. */
 int64_t tally_percentile(const struct tally *t, enum tally_latency l, double percent);

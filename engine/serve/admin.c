@@ -454,6 +454,8 @@ static const struct {
     {HTTP_DELETE, "/admin/policies/", admin_delete_version, false},
     {HTTP_GET, "/admin/audit", admin_get_audit, false},
     {HTTP_POST, "/admin/policy/check", check_policy, false},
+    {HTTP_GET, "/admin/what-if", admin_get_whatif, false},
+    {HTTP_POST, "/admin/what-if", admin_post_whatif, false},
     {HTTP_PATCH, "/admin/policy/params", patch_params, false},
     {HTTP_POST, "/admin/policy/rollback", admin_post_rollback, false},
     {HTTP_GET, "/admin/limits", admin_get_limits, false},

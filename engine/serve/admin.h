@@ -15,6 +15,10 @@
  * - POST /admin/policies/NAME/rollback: the version of that name that was live last; ?to=SHA another; ?force=1
  * - DELETE /admin/policies/NAME?sha=SHA: forgotten; 409 where it is live, previous or last-good
  * - POST /admin/policy/check: body: Lua source (?name=NAME): loaded and tried, not made live
+ * - POST /admin/what-if: body: Lua source (?name=NAME), or ?policy=NAME[&sha=SHA] of a version that is kept: simulated,
+ *   with the live one, on the last of this server's own traffic (?seconds=S: the last so many). 409: no traffic, or
+ *   another one is under way
+ * - GET /admin/what-if: how much traffic is kept
  * - PATCH /admin/policy/params: body: an object of values
  * - GET /admin/limits: the limits of now, of the start, and what each may be set to; PATCH: an object of some of them,
  *   obeyed as a whole
@@ -41,6 +45,7 @@
 #include "engine/serve/openai/openai.h"
 #include "engine/serve/policies.h"
 #include "engine/serve/room/events.h"
+#include "engine/serve/whatif/whatif.h"
 
 struct admin {
     struct front *front;
@@ -48,6 +53,7 @@ struct admin {
     struct embed_api *embed;
     struct policies *policies;
     struct events *events;
+    struct whatif *whatif;
     struct suffix *suffix; /* NULL: nothing is kept for draft tokens */
     struct auth auth;      /* no key: open */
     struct hosts hosts;

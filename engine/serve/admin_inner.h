@@ -1,5 +1,6 @@
 /* What the files of the admin routes share: admin.c has the table, the checks of who may come in and what is asked of
- * the engine; admin_policy.c has the versions of policies, admin_limits.c the limits. Front thread only. */
+ * the engine; admin_policy.c has the versions of policies, admin_limits.c the limits, admin_whatif.c what would be
+ * under another policy. Front thread only. */
 #ifndef SERVE_ADMIN_INNER_H
 #define SERVE_ADMIN_INNER_H
 
@@ -30,5 +31,10 @@ void admin_get_audit(struct admin *a, struct http_exchange *x);
 
 void admin_get_limits(struct admin *a, struct http_exchange *x);
 void admin_patch_limits(struct admin *a, struct http_exchange *x);
+
+/* ---- admin_whatif.c */
+
+void admin_get_whatif(struct admin *a, struct http_exchange *x);
+void admin_post_whatif(struct admin *a, struct http_exchange *x);
 
 #endif

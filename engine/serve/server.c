@@ -22,6 +22,7 @@ struct server {
     struct routes routes;
     struct policies policies;
     struct events watching;
+    struct whatif whatif;
     struct admin admin;
     struct loop *loop;
     struct loop_event *on_outbox, *on_text, *on_embed, *on_tick, *on_guard;
@@ -145,6 +146,7 @@ void server_drain(struct server *s)
     s->drain_ns = clock_now(s->setup.clock);
     s->front.draining = true;
     log_info("server", "draining: %d sequences are under way", s->front.n_live);
+    whatif_interrupt(&s->whatif);
     if (s->setup.guard)
         guard_note_drain(s->setup.guard);
     http_close_after_answers(s->front.http);
@@ -277,6 +279,7 @@ static void init_front(struct server *s)
                               .embed = &s->embed,
                               .policies = &s->policies,
                               .events = &s->watching,
+                              .whatif = &s->whatif,
                               .suffix = s->setup.suffix,
                               .drain = drain_by_admin,
                               .drain_ctx = s};
@@ -440,6 +443,7 @@ static int start_parts(struct server *s, struct err *e)
     if (u->batch_dir)
         TRY(open_batches(s, e));
     TRY(loop_create(&s->loop, e));
+    s->whatif = (struct whatif){.front = &s->front, .loop = s->loop, .window = u->whatif};
     struct http_setup h = {.loop = s->loop,
                            .clock = u->clock,
                            .limits = u->http,
@@ -532,6 +536,7 @@ void server_destroy(struct server *s)
     jobs_close(s->routes.jobs.jobs);
     files_close(s->routes.files.files);
     openai_free(&s->openai);
+    whatif_free(&s->whatif);
     policies_free(&s->policies);
     calls_free(&s->front.calls);
     auth_free(&s->routes.auth);

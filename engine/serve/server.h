@@ -17,6 +17,7 @@
 #include "engine/serve/embed/embed_api.h"
 #include "engine/serve/guard.h"
 #include "engine/serve/http/http.h"
+#include "engine/serve/whatif/whatif.h"
 #include "models/template/chat.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -80,6 +81,7 @@ struct server_setup {
     const struct buf *policy_source; /* of the live one at the start; NULL: not known */
     const char *policy_params;       /* that it was given, a JSON object; NULL: none */
     const char *policy_why;          /* it is the one, for the record; NULL: not recorded */
+    struct whatif_window_ops whatif; /* the last of its own traffic; write NULL: nothing is kept */
     double probation_s;              /* so long a policy is live before it is the last good one */
 };
 

@@ -1,4 +1,5 @@
-/* What --record costs the engine's thread, and what stories of requests and the decision log do (--request-history,
+/* What --record costs the engine's thread, what the window of --what-if-memory does, and what stories of requests and
+ * the decision log do (--request-history,
  * --decision-log-memory): the real loop on the simulated device in virtual time, decodes of so many requests (with
  * prompts of 500 tokens that begin now and then), alone and with others waiting for a seat, with and without, in turn.
  * A step's time is the thread's own for the whole turn: ingest, decide, check, post, absorb. usage: record_bench */
@@ -60,7 +61,8 @@ static void run_steps(struct engine *engine, struct clock *clock, int live)
     }
 }
 
-enum what { NOTHING, RECORD, HISTORY };
+enum what { NOTHING, RECORD, WINDOW, HISTORY };
+static const char *const names[] = {"nothing", "record", "window", "history"};
 
 /* live run, and `waiting` more wait for a seat. */
 static struct cost measure(int live, int waiting, enum what what, struct err *e)
@@ -70,11 +72,12 @@ static struct cost measure(int live, int waiting, enum what what, struct err *e)
     struct model *model = NULL;
     struct engine *engine = NULL;
     struct recorder *rec = NULL;
+    struct record_window *window = what == WINDOW ? record_window_new(16 << 20) : NULL;
     clock_init_virtual(&clock, 1000000000);
     close(mkstemp(path));
     unlink(path);
     if (model_open_dummy(&model, "tests/data/sim_model.json", DT_BF16, 1, e) ||
-        (what == RECORD && recorder_open(&rec, path, e)))
+        ((what == RECORD || what == WINDOW) && recorder_open(&rec, window ? NULL : path, window, e)))
         return (struct cost){0};
     struct engine_setup s = {
         .ops = backend_sim(),
@@ -88,7 +91,7 @@ static struct cost measure(int live, int waiting, enum what what, struct err *e)
         .quiet = true,
         .story_keep = what == HISTORY ? 2000 : 0,
         .decision_bytes = what == HISTORY ? 4 << 20 : 0,
-        .witness = what == RECORD ? recorder_witness(rec) : NULL};
+        .witness = rec ? recorder_witness(rec) : NULL};
     if (engine_create(&engine, &s, e))
         return (struct cost){0};
     recorder_begin(rec,
@@ -107,6 +110,7 @@ static struct cost measure(int live, int waiting, enum what what, struct err *e)
     }
     engine_destroy(engine);
     recorder_close(rec);
+    record_window_free(window);
     model_close(model);
     unlink(path);
     return c;
@@ -135,8 +139,8 @@ static int compare_with(enum what what, int live, int waiting)
     }
     qsort(without, ROUNDS, sizeof *without, compare);
     qsort(more, ROUNDS, sizeof *more, compare);
-    printf("%-8s %8d %8d %8.2f %8.2f %13.0f\n", what == RECORD ? "record" : "history", live, waiting,
-           without[ROUNDS / 2], more[ROUNDS / 2], bytes);
+    printf("%-8s %8d %8d %8.2f %8.2f %13.0f\n", names[what], live, waiting, without[ROUNDS / 2], more[ROUNDS / 2],
+           bytes);
     return 0;
 }
 
@@ -145,7 +149,7 @@ int main(void)
     static const int lives[] = {8, 64, 512}, waits[] = {0, 64, 1000};
     printf("what      running  waiting  step us  more us  bytes a step\n");
     for (size_t i = 0; i < 3; i++)
-        if (compare_with(RECORD, lives[i], 0))
+        if (compare_with(RECORD, lives[i], 0) || compare_with(WINDOW, lives[i], 0))
             return 1;
     for (size_t i = 0; i < 3; i++)
         for (size_t k = 0; k < 3; k++)

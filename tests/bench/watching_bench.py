@@ -1,6 +1,6 @@
-"""python3 tests/bench/watching_bench.py: what stories of requests, the decision log, probation's guards and watchers of
-/admin/events cost a live server: CPU of the whole process a step, and tokens a second, 96 clients on two groups of the
-simulated device. Rounds in turn; medians, least and most."""
+"""python3 tests/bench/watching_bench.py: what stories of requests, the decision log, probation's guards, the window of
+what-if and watchers of /admin/events cost a live server: CPU of the whole process a step, and tokens a second, 96
+clients on two groups of the simulated device. Rounds in turn; medians, least and most."""
 
 import http.client
 import os
@@ -14,8 +14,9 @@ sys.path.insert(0, "tests/rig")
 from serving import Server
 
 ROUNDS, CLIENTS, ANSWERS, TOKENS = 5, 96, 3, 400
-OFF = ["--request-history", "0", "--decision-log-memory", "0", "--policy-probation-seconds", "0"]
-CASES = {"all off": (OFF, 0), "as usual": ([], 0), "as usual, 8 watchers": ([], 8)}
+NO_WINDOW = ["--what-if-memory", "0"]
+OFF = ["--request-history", "0", "--decision-log-memory", "0", "--policy-probation-seconds", "0", *NO_WINDOW]
+CASES = {"all off": (OFF, 0), "without a window": (NO_WINDOW, 0), "as usual": ([], 0), "as usual, 8 watchers": ([], 8)}
 
 
 def watch(port):

@@ -23,6 +23,7 @@ ROOMS = {
     "engine/serve/terminal": "chat",
     "engine/serve/room": "control room",
     "engine/serve/versions": "policies kept",
+    "engine/serve/whatif": "policies tried",
     "engine/lab": "simulate",
     "engine/lab/fit": "step times",
     "engine/lab/trace": "traffic",

@@ -13,7 +13,7 @@ HOMES = {  # calls: files that may make them
     "malloc calloc realloc free aligned_alloc posix_memalign strdup strndup": r"engine/base/mem\.c",
     "clock_gettime gettimeofday time": r"engine/base/(clock|log|queue)\.c",
     "fork execv execve execvp": r"(?!)",
-    "posix_spawn posix_spawnp": r"engine/(lab/search/jobs|cli/policy_test|command/remote)\.c",
+    "posix_spawn posix_spawnp": r"engine/(lab/search/jobs|cli/policy_test|command/remote|serve/whatif/child)\.c",
     "signal sigaction": r"engine/(serve|lab|cli)/.*",
     "getenv secure_getenv": r"engine/cli/opts\.c|engine/command/.*",
 }

@@ -144,6 +144,26 @@ def an_error_is_refused_at_its_line(p):
     assert "ok" in p["report"].text or "passed" in p["report"].text, p["report"].text[:300]
 
 
+def what_if_shows_both(p):
+    p["whatif"].click()
+    p.until("both were simulated", lambda: "without an error" in p["said"].text and p["trial"].is_displayed())
+    assert "mine" in p["trial-title"].text and "instead of shift" in p["trial-title"].text, p["trial-title"].text
+    assert "requests" in p["trial-window"].text, p["trial-window"].text
+    for name in ("t-ttft", "t-tpot", "t-tok"):
+        curves = [c.get_attribute("d") for c in p[name].find_elements(By.TAG_NAME, "path")]
+        assert len(curves) == 2 and all(c.startswith("M") for c in curves), (name, curves)
+    assert len(p["trial-rows"].find_elements(By.TAG_NAME, "tr")) > 10
+    first = p["trial-rows"].find_elements(By.CSS_SELECTOR, "tr:first-child td")
+    assert first[0].text == "Finished" and all(c.text[0] in "123456789" for c in first[1:3]), [c.text for c in first]
+    assert p["p-name"].text == "shift" and p["whatif"].is_enabled()
+    good = p["source"].get_attribute("value")
+    p.write(good.replace("return {", "return {,", 1))
+    p["whatif"].click()
+    p.until("a refusal with its line", lambda: "mine.lua:" in p["said"].text and p["whatif"].is_enabled())
+    p.write(good)
+    p.until("it passes again", p["live"].is_enabled)
+
+
 def one_is_asked_beside_the_live_one(p):
     assert not p["beside"].is_displayed()
     p["shadow"].click()
@@ -235,7 +255,10 @@ def nothing_went_wrong_in_the_browser(p):
     wrong = [
         m
         for m in p.d.get_log("browser")
-        if m["level"] == "SEVERE" and " 401 " not in m["message"] and "/admin/polic" not in m["message"]
+        if m["level"] == "SEVERE"
+        and " 401 " not in m["message"]
+        and "/admin/polic" not in m["message"]
+        and "/admin/what-if" not in m["message"]
     ]  # what was refused on purpose above
     assert not wrong, wrong
 
@@ -245,6 +268,7 @@ CASES = [
     numbers_come,
     a_switch_is_seen_with_its_reason,
     an_error_is_refused_at_its_line,
+    what_if_shows_both,
     one_is_asked_beside_the_live_one,
     it_goes_live_and_back,
     a_parameter_is_set,

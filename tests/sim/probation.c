@@ -116,7 +116,7 @@ static void a_recording_need_not_know(void **state)
     uint64_t n, fewer;
     assert_non_null(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/live.rec", folder);
-    if (recorder_open(&rec, path, &e))
+    if (recorder_open(&rec, path, NULL, &e))
         fail_msg("%s", e.text);
     open_rig(
         &t,

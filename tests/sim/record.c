@@ -254,7 +254,7 @@ static void record(const struct subject *s, const char *path)
     struct recorder *rec = NULL;
     struct thread *thread = NULL;
     clock_init_real(&clock);
-    if (model_open_dummy(&model, s->config, DT_BF16, 1, &e) || recorder_open(&rec, path, &e))
+    if (model_open_dummy(&model, s->config, DT_BF16, 1, &e) || recorder_open(&rec, path, NULL, &e))
         fail_msg("%s", e.text);
     const struct model_config *c = model_config(model);
     struct engine_setup setup = {.ops = backend_sim(),
@@ -534,9 +534,9 @@ static void what_is_there_is_not_written_over(void **state)
     struct paths p;
     open_paths(&p);
     record(&subjects[0], p.file);
-    assert_int_equal(recorder_open(&r, p.file, &e), E_INPUT);
+    assert_int_equal(recorder_open(&r, p.file, NULL, &e), E_INPUT);
     assert_non_null(strstr(e.text, "is there already"));
-    assert_int_equal(recorder_open(&r, "/no/such/folder/x.rec", &e), E_SYS);
+    assert_int_equal(recorder_open(&r, "/no/such/folder/x.rec", NULL, &e), E_SYS);
     close_paths(&p);
 }
 

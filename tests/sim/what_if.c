@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "engine/base/mem.h"
 #include "engine/lab/recording/record.h"
 #include "engine/lab/recording/recording_steps.h"
 #include "engine/lab/reenact.h"
@@ -103,8 +104,9 @@ static void replay(const struct engine_setup *engine, const char *trace, bool re
     arrivals_close(arrivals);
 }
 
-/* On the made machine. path: recorded there; NULL: not. */
-static void live(const struct site *s, uint64_t seed, int budget, const char *path, struct replay *out)
+/* On the made machine. path: recorded there, window: there, too; NULL: not. */
+static void live_in(const struct site *s, uint64_t seed, int budget, const char *path, struct record_window *window,
+                    struct replay *out)
 {
     struct machine m;
     struct recorder *rec = NULL;
@@ -115,8 +117,8 @@ static void live(const struct site *s, uint64_t seed, int budget, const char *pa
     rng_init(&m.luck, seed);
     setup.play = &play;
     setup.limits.max_num_batched_tokens = facts.limits.max_num_batched_tokens = budget;
-    if (path) {
-        if (recorder_open(&rec, path, &e))
+    if (path || window) {
+        if (recorder_open(&rec, path, window, &e))
             fail_msg("%s", e.text);
         setup.witness = recorder_witness(rec);
         recorder_begin(rec,
@@ -125,6 +127,11 @@ static void live(const struct site *s, uint64_t seed, int budget, const char *pa
     }
     replay(&setup, TRAFFIC, false, out);
     recorder_close(rec);
+}
+
+static void live(const struct site *s, uint64_t seed, int budget, const char *path, struct replay *out)
+{
+    live_in(s, seed, budget, path, NULL, out);
 }
 
 /* What a recording predicts, with this limit and this start. */
@@ -164,8 +171,8 @@ static int64_t value(const struct tally *t, enum tally_latency l, int percent)
     return percent ? tally_percentile(t, l, percent) : tally_mean(t, l);
 }
 
-/* Percentiles and means, percent 0, within 6 % of the mean of several lives. */
-static void compare(const struct replay *predicted, const struct replay *lives, int n)
+/* Percentiles and means, percent 0, within so much of the mean of several lives. */
+static void compare_within(double most, const struct replay *predicted, const struct replay *lives, int n)
 {
     static const enum tally_latency latencies[] = {TALLY_TTFT, TALLY_TPOT, TALLY_COMPLETION};
     static const int percents[] = {0, 50, 90};
@@ -178,13 +185,18 @@ static void compare(const struct replay *predicted, const struct replay *lives, 
             double mean = 0, said = (double)value(&p, latencies[l], percents[k]);
             for (int i = 0; i < n; i++)
                 mean += (double)value(&t[i], latencies[l], percents[k]) / n;
-            if (fabs(said / mean - 1) > 0.06)
+            if (fabs(said / mean - 1) > most)
                 fail_msg("%s p%d: %.3f ms predicted, %.3f ms live", tally_name(latencies[l]), percents[k], said * 1e-6,
                          mean * 1e-6);
         }
     for (int i = 0; i < n; i++)
         tally_free(&t[i]);
     tally_free(&p);
+}
+
+static void compare(const struct replay *predicted, const struct replay *lives, int n)
+{
+    compare_within(0.06, predicted, lives, n);
 }
 
 static void path_of(char path[64])
@@ -290,10 +302,71 @@ static void a_later_start_has_the_spells_of_its_time(void **state)
     close_site(&s);
 }
 
+/* The whole lines of a file, but for its first. */
+static char *lines_of(const char *path, char **first)
+{
+    FILE *f = fopen(path, "r");
+    char *text = NULL;
+    size_t n = 0;
+    assert_true(f && getdelim(&text, &n, 0, f) > 0);
+    fclose(f);
+    *first = text;
+    return strchr(text, '\n') + 1;
+}
+
+/* A window of the second half predicts what those saw who came then; its lines are those of the file, to the byte. */
+static void a_window_predicts_its_time(void **state)
+{
+    (void)state;
+    struct site s;
+    struct replay recorded, predicted, tail = {0};
+    struct what_if w;
+    struct record_window *window = record_window_new(8 << 20);
+    struct record_window_facts all, half;
+    struct err e = {0};
+    char path[64], part[80], *file, *cut;
+    open_site(&s);
+    path_of(path);
+    snprintf(part, sizeof part, "%s.part", path);
+    live_in(&s, 1, LARGE, path, window, &recorded);
+    record_window_look(window, &all);
+    assert_true(all.n_arrived == 500 && all.from_ns < 1000000000 && all.to_ns > 10 * all.from_ns);
+    struct record_window_ask ask = {.last_ns = all.to_ns / 2, .policy = "native", .sha256 = "native"};
+    FILE *f = fopen(part, "w");
+    assert_non_null(f);
+    if (record_window_write(window, &ask, f, &half, &e))
+        fail_msg("%s", e.text);
+    fclose(f);
+    char *lines = lines_of(path, &file), *mine = lines_of(part, &cut);
+    char *there = strstr(lines, mine); /* to its end: no line was left out of it */
+    assert_true(there && there[-1] == '\n' && strcmp(there, mine) == 0);
+    assert_true(half.n_before > 0 && half.n_arrived > 200 && half.n_arrived < 300 && half.n_ended == half.n_arrived);
+    tail.requests = mem_new_array(500, sizeof *tail.requests);
+    for (size_t i = 0; i < recorded.n_requests; i++)
+        if (recorded.requests[i].arrival_ns + 700000 >= half.from_ns) /* it came from the front then */
+            tail.requests[tail.n_requests++] = recorded.requests[i];
+    tail.bin_ns = recorded.bin_ns;
+    tail.n_bins = recorded.n_bins;
+    tail.bins = recorded.bins;
+    assert_int_equal(tail.n_requests, half.n_arrived);
+    predict(part, LARGE, s.setup.start, &w, &predicted);
+    assert_int_equal(predicted.n_requests, tail.n_requests);
+    compare_within(0.1, &predicted, &tail, 1);
+    mem_free(tail.requests);
+    free(file);
+    free(cut);
+    replay_free(&recorded);
+    replay_free(&predicted);
+    record_window_free(window);
+    unlink(path);
+    unlink(part);
+    close_site(&s);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(another_limit_is_predicted),
-                                       cmocka_unit_test(a_later_start_has_the_spells_of_its_time),
-                                       cmocka_unit_test(what_never_ran_is_told)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(another_limit_is_predicted), cmocka_unit_test(a_window_predicts_its_time),
+        cmocka_unit_test(a_later_start_has_the_spells_of_its_time), cmocka_unit_test(what_never_ran_is_told)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,84 +42,33 @@
  * Keys are 16 hexadecimal digits, one for each whole unit of KV_UNIT tokens. */
 #include "engine/lab/recording/record.h"
 
-#include <inttypes.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/random.h>
-#include <unistd.h>
 
-#include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/base/thread.h"
+#include "engine/lab/recording/record_file.h"
 #include "engine/lab/recording/record_inner.h"
 #include "engine/lab/recording/record_plan.h"
 
 static const int64_t HAND_OVER_NS =
-    250000000;                         /* a line is not kept from the file for longer while the engine is at work */
-enum { MAX_WAITING_BYTES = 32 << 20 }; /* more than that not yet written: the disk does not keep up */
+    250000000; /* a line is not kept from the file or the window for longer while the engine is at work */
 
-/* To the writer's thread. */
-struct chunk {
-    char *text; /* NULL: the end */
-    size_t n;
-};
-
+/* The engine's thread. */
 struct recorder {
     struct witness witness;
-    char path[256];
-    int fd;
-    struct queue *chunks;
-    struct thread *writer;
-    _Atomic int64_t n_waiting; /* bytes with the writer */
-    _Atomic bool failed;
-    /* the engine's thread */
-    struct buf text; /* lines not handed over */
-    int64_t base_ns, last_ns, handed_ns;
+    struct record_file *file;                      /* NULL: none */
+    struct record_window *window;                  /* borrowed; NULL: none */
+    struct buf text;                               /* lines not handed over */
+    int64_t base_ns, first_ns, last_ns, handed_ns; /* first: of the lines in text */
     uint64_t n_bytes, n_calls, secret[2];
+    int n_arrived; /* in text */
     bool with_keys;
     struct buf stops, keys, verified; /* of the step that is being taken in */
     int n_stops, n_keys, n_verified;
     const struct world *world;
 };
-
-/* ---- the writer's thread */
-
-static void give_up(struct recorder *r, const char *why)
-{
-    if (!atomic_exchange(&r->failed, true))
-        log_warn("record", "the recording %s ends here: %s; serving goes on", r->path, why);
-}
-
-static void write_all(struct recorder *r, const struct chunk *c)
-{
-    size_t done = 0;
-    while (done < c->n && !atomic_load(&r->failed)) {
-        ssize_t n = write(r->fd, c->text + done, c->n - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            give_up(r, strerror(n < 0 ? errno : EIO));
-        else
-            done += (size_t)n;
-    }
-}
-
-static void write_chunks(void *arg)
-{
-    struct recorder *r = arg;
-    struct chunk c;
-    for (;;) {
-        while (!queue_take(r->chunks, &c))
-            queue_wait(r->chunks, -1);
-        if (!c.text)
-            return;
-        write_all(r, &c);
-        atomic_fetch_sub(&r->n_waiting, (int64_t)c.n);
-        mem_free(c.text);
-    }
-}
 
 /* ---- lines */
 
@@ -165,29 +114,40 @@ void record_name(struct buf *out, const char *name)
         }
 }
 
+/* Nobody takes lines any more. */
+static bool is_over(const struct recorder *r)
+{
+    return !r->window && (!r->file || record_file_over(r->file));
+}
+
 static void hand_over(struct recorder *r)
 {
-    struct chunk c = {.n = r->text.len};
-    if (!c.n)
+    size_t n = r->text.len;
+    if (!n)
         return;
-    if (atomic_load(&r->n_waiting) > MAX_WAITING_BYTES)
-        give_up(r, "the disk does not keep up");
-    if (atomic_load(&r->failed)) {
-        buf_clear(&r->text);
-        return;
-    }
-    r->n_bytes += c.n;
+    r->n_bytes += n;
     r->handed_ns = r->last_ns;
-    c.text = buf_take(&r->text);
-    atomic_fetch_add(&r->n_waiting, (int64_t)c.n);
-    queue_post(r->chunks, &c);
+    if (r->window)
+        record_window_add(r->window, &(struct record_chunk){.text = r->text.data,
+                                                            .n = n,
+                                                            .from_ns = r->first_ns - r->base_ns,
+                                                            .to_ns = r->last_ns - r->base_ns,
+                                                            .n_arrived = r->n_arrived});
+    r->n_arrived = 0;
+    r->first_ns = r->last_ns;
+    if (r->file && !record_file_over(r->file))
+        record_file_give(r->file, buf_take(&r->text), n);
+    else
+        buf_clear(&r->text);
 }
 
 /* Begins a line. NULL: nothing is written any more. */
 static struct buf *line(struct recorder *r, char kind, int64_t now_ns)
 {
-    if (atomic_load_explicit(&r->failed, memory_order_relaxed))
+    if (is_over(r))
         return NULL;
+    if (!r->text.len)
+        r->first_ns = now_ns;
     r->last_ns = now_ns;
     buf_putc(&r->text, kind);
     put_i64(&r->text, now_ns - r->base_ns);
@@ -233,6 +193,7 @@ static void submitted(void *ctx, int64_t now, const struct request_spec *s, stru
     struct buf *out = line(r, 'a', now);
     if (!out)
         return;
+    r->n_arrived++;
     if (q)
         put_i64(out, (int64_t)q->order);
     else
@@ -320,7 +281,8 @@ static void sampled(void *ctx, struct request *q, bool is_stop)
         put_i64(&r->stops, (int64_t)q->order);
         r->n_stops++;
     }
-    if (r->with_keys && q->n_tokens % KV_UNIT == 0) {
+    if (r->with_keys && r->file &&
+        q->n_tokens % KV_UNIT == 0) { /* a window is for other decisions, with other answers */
         put_i64(&r->keys, (int64_t)q->order);
         put_key(r, &r->keys, &world_keys(r->world, q)[q->n_tokens / KV_UNIT - 1]);
         r->n_keys++;
@@ -503,7 +465,7 @@ static void judged(void *ctx, enum policy_hook h, enum verdict *v)
     r->n_calls++;
     if (*v != VERDICT_SLOW && *v != VERDICT_HEAVY && !verdict_torn(*v))
         return; /* these depend on the machine; any other comes out again by itself */
-    if (atomic_load(&r->failed))
+    if (is_over(r))
         return;
     buf_putc(&r->text, 'v');
     put_i64(&r->text, (int64_t)r->n_calls);
@@ -515,7 +477,7 @@ static void guessed(void *ctx, const struct request *q, int most, const struct d
 {
     struct recorder *r = ctx;
     const int64_t fields[] = {(int64_t)r->n_calls + 1, g->source, (int64_t)q->order, most, g->n, g->match};
-    if (atomic_load(&r->failed))
+    if (is_over(r))
         return;
     buf_putc(&r->text, 'p');
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
@@ -529,17 +491,10 @@ static void guessed(void *ctx, const struct request *q, int most, const struct d
 
 /* ---- opening and closing */
 
-int recorder_open(struct recorder **out, const char *path, struct err *e)
+int recorder_open(struct recorder **out, const char *path, struct record_window *window, struct err *e)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && errno == EEXIST)
-        return err_set(e, E_INPUT, "--record %.200s: the file is there already; choose another name, or remove it",
-                       path);
-    if (fd < 0)
-        return err_set(e, E_SYS, "--record %.200s: %s", path, strerror(errno));
     struct recorder *r = mem_new(sizeof *r);
-    r->fd = fd;
-    snprintf(r->path, sizeof r->path, "%s", path);
+    r->window = window;
     r->witness = (struct witness){.ctx = r,
                                   .submitted = submitted,
                                   .cancelled = cancelled,
@@ -554,13 +509,13 @@ int recorder_open(struct recorder **out, const char *path, struct err *e)
                                   .turned = turned,
                                   .rests = rests,
                                   .guessed = guessed,
-                                  .judged = judged};
-    r->chunks = queue_create(sizeof(struct chunk), 0, false);
+                                  .judged = judged,
+                                  .only_watches = !path};
     int rc = getrandom(r->secret, sizeof r->secret, 0) == sizeof r->secret
                  ? 0
                  : err_set(e, E_SYS, "--record: no random bytes: %s", strerror(errno));
-    if (!rc)
-        rc = thread_start(&r->writer, "record", write_chunks, r, e);
+    if (!rc && path)
+        rc = record_file_open(&r->file, path, e);
     if (rc) {
         recorder_close(r);
         return rc;
@@ -581,9 +536,19 @@ void recorder_begin(struct recorder *r, const struct recorder_start *s, const st
     struct buf early = r->text; /* of the policy's start */
     r->text = (struct buf){0};
     r->world = engine_world(engine);
-    r->base_ns = r->last_ns = engine_started_ns(engine);
+    r->base_ns = r->first_ns = r->last_ns = engine_started_ns(engine);
     r->with_keys = s->node->limits.prefix_caching;
-    record_head(&r->text, s, engine, r->base_ns);
+    if (r->window) {
+        record_head_node(&r->text, s, engine, r->base_ns);
+        record_window_begin(r->window, buf_take(&r->text));
+    }
+    if (r->file) {
+        record_head_node(&r->text, s, engine, r->base_ns);
+        record_head_policy(&r->text, engine_policy(engine));
+        size_t n = r->text.len;
+        r->n_bytes += n;
+        record_file_give(r->file, buf_take(&r->text), n);
+    }
     buf_put(&r->text, early.data, early.len);
     buf_free(&early);
     hand_over(r);
@@ -593,15 +558,10 @@ void recorder_close(struct recorder *r)
 {
     if (!r)
         return;
-    if (r->writer) {
-        if (r->world && line(r, 'z', r->last_ns))
-            end_line(r);
-        hand_over(r);
-        queue_post(r->chunks, &(struct chunk){0});
-        thread_join(r->writer);
-    }
-    close(r->fd);
-    queue_destroy(r->chunks);
+    if (r->world && line(r, 'z', r->last_ns))
+        end_line(r);
+    hand_over(r);
+    record_file_close(r->file);
     buf_free(&r->text);
     buf_free(&r->stops);
     buf_free(&r->keys);

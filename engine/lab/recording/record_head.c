@@ -165,9 +165,8 @@ static void put_sources(struct buf *out, const struct draft_sources *s)
     buf_puts(out, "],");
 }
 
-void record_head(struct buf *out, const struct recorder_start *s, const struct engine *engine, int64_t base_ns)
+void record_head_node(struct buf *out, const struct recorder_start *s, const struct engine *engine, int64_t base_ns)
 {
-    const struct policy *p = engine_policy(engine);
     const struct node_facts *n = s->node;
     buf_printf(out, "{\"moonshift_recording\":%d,\"began\":%" PRId64 ",\"clock_ns\":%" PRId64 ",", RECORD_FORMAT,
                clock_wall_seconds(), base_ns);
@@ -188,6 +187,10 @@ void record_head(struct buf *out, const struct recorder_start *s, const struct e
     put_cuts(out, n->residency);
     put_model(out, s->model);
     put_sources(out, engine_world(engine)->drafts);
+}
+
+void record_head_policy(struct buf *out, const struct policy *p)
+{
     buf_puts(out, "\"policy\":{");
     put_text(out, "name", p->name);
     put_text(out, "sha256", p->sha256);

@@ -4,7 +4,8 @@
 
 #include "engine/lab/recording/record.h"
 
-/* The first line, its end included. */
-void record_head(struct buf *out, const struct recorder_start *s, const struct engine *engine, int64_t base_ns);
+/* The first line up to the policy, then the rest of it, its end included. */
+void record_head_node(struct buf *out, const struct recorder_start *s, const struct engine *engine, int64_t base_ns);
+void record_head_policy(struct buf *out, const struct policy *p);
 
 #endif

@@ -10,13 +10,10 @@
 #include "engine/lab/recording/recording_inner.h"
 #include "engine/lab/trace/trace.h"
 
-static const int64_t MAX_NS = INT64_C(315360000) * 1000000000; /* ten years */
-enum { MAX_ORDER_BITS = 48 };
-
 struct recording {
     struct lines lines;
     struct recording_head head;
-    int64_t last_ns, n_admitted;
+    int64_t last_ns, n_admitted; /* n_admitted: the order of the last one that was, and one */
     bool complete;
     int64_t *stops, *key_orders;
     struct recorded_drafts *drafts;
@@ -77,7 +74,7 @@ static int64_t number_or_none(struct fields *f, const char *field, int64_t max)
 
 static int64_t order(struct fields *f)
 {
-    return number(f, "order", 0, INT64_C(1) << MAX_ORDER_BITS);
+    return number(f, "order", 0, RECORDING_MAX_ORDER);
 }
 
 static double milliseconds(struct fields *f, const char *field)
@@ -194,10 +191,12 @@ static void end_of_line(struct fields *f)
 /* The keys may go on on lines of their own. *cut: the file ends before they do. */
 static void arrival(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
 {
-    out->order = number_or_none(f, "order", INT64_C(1) << MAX_ORDER_BITS);
-    if (!f->rc && out->order >= 0 && out->order != r->n_admitted)
-        wrong(f, "order", "that of the request before, and one", "another number");
-    out->arrival_ns = number(f, "arrival", -MAX_NS, MAX_NS);
+    out->order = number_or_none(f, "order", RECORDING_MAX_ORDER);
+    if (!f->rc && out->order >= 0 && (r->head.is_window ? out->order < r->n_admitted : out->order != r->n_admitted))
+        wrong(f, "order",
+              r->head.is_window ? "after that of the request before" : "that of the request before, and one",
+              "another number");
+    out->arrival_ns = number(f, "arrival", -RECORDING_MAX_NS, RECORDING_MAX_NS);
     out->n_prompt = (int)number(f, "prompt", 1, TRACE_MAX_TOKENS);
     out->max_tokens = (int)number(f, "max_tokens", 0, INT32_MAX);
     out->priority = (int)number(f, "priority", INT32_MIN, INT32_MAX);
@@ -225,15 +224,16 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
         if (strcmp(word(f), "k") != 0)
             wrong(f, "the line", "more keys of the request above", r->lines.line.data);
     }
-    r->n_admitted += !f->rc && out->order >= 0;
+    if (!f->rc && out->order >= 0)
+        r->n_admitted = out->order + 1;
 }
 
 static void step_of_pool(struct recording *r, struct fields *f, struct recorded *out)
 {
     const int64_t MOST_BYTES = INT64_C(1) << 60;
     out->cas_layers = (int)number(f, "cas_layers", 0, r->head.ffn.n_layers);
-    out->ffn.wait_ns = number(f, "wait", 0, MAX_NS);
-    out->ffn.fetch_ns = number(f, "fetch", 0, MAX_NS);
+    out->ffn.wait_ns = number(f, "wait", 0, RECORDING_MAX_NS);
+    out->ffn.fetch_ns = number(f, "fetch", 0, RECORDING_MAX_NS);
     out->ffn.was_bytes = (uint64_t)number(f, "was_bytes", 0, MOST_BYTES);
     out->ffn.cas_bytes = (uint64_t)number(f, "cas_bytes", 0, MOST_BYTES);
     out->ffn.cas_rows = (uint64_t)number(f, "cas_rows", 0, INT32_MAX);
@@ -294,11 +294,11 @@ static void guess(const struct recording *r, struct fields *f, struct recorded *
 static void drafting(struct fields *f, struct drafter_time *out)
 {
     struct drafter_pass *passes[] = {&out->first, &out->last};
-    out->ns = number(f, "draft", 0, MAX_NS);
+    out->ns = number(f, "draft", 0, RECORDING_MAX_NS);
     for (int i = 0; i < 2; i++) {
         passes[i]->size.rows = (int)number(f, "draft rows", 0, 1 << 20);
         passes[i]->size.looked_at = (double)number(f, "draft looked_at", 0, INT64_C(1) << 52);
-        passes[i]->ns = number(f, "draft ns", 0, MAX_NS);
+        passes[i]->ns = number(f, "draft ns", 0, RECORDING_MAX_NS);
     }
 }
 
@@ -306,8 +306,8 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
     out->group = (int)number(f, "group", 1, INT32_MAX);
-    out->start_ns = number(f, "start", 0, MAX_NS);
-    out->ns = number(f, "ns", 0, MAX_NS);
+    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
+    out->ns = number(f, "ns", 0, RECORDING_MAX_NS);
     out->predicted_ns = number(f, "estimate", 0, INT64_C(1) << 60);
     out->layout.sp = (int)number(f, "sp", 1, ranks);
     stages(f, word(f), ranks, &out->layout);
@@ -338,7 +338,7 @@ static void replica(struct recording *r, struct fields *f, struct recorded *out)
     if (!r->head.facts.ffn)
         wrong(f, "the line", "of a node whose FFN weights are pooled", r->lines.line.data);
     out->layer = (int)number(f, "layer", 0, r->head.ffn.n_layers - 1);
-    out->start_ns = number(f, "start", 0, MAX_NS);
+    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
     out->gives_up = number(f, "gives_up", 0, 1);
     out->failed = number(f, "rc", 0, 1);
 }
@@ -351,7 +351,7 @@ static void reshard(struct recording *r, struct fields *f, struct recorded *out)
     out->ranks = key(f);
     if (!out->ranks || out->ranks & ~rank_range(0, n))
         wrong(f, "ranks", "a mask of the node's ranks in hexadecimal", r->lines.line.data);
-    out->start_ns = number(f, "start", 0, MAX_NS);
+    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
     out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
     out->failed_rank = (int)number_or_none(f, "failed_rank", n - 1);
 }
@@ -368,7 +368,7 @@ static int64_t moment(struct fields *f, const char *field, int64_t *last, int64_
 static void layer_times(struct fields *f, struct ffn_layer_times *t, int64_t most)
 {
     const char *how = word(f);
-    int64_t at = 0, fetched = -MAX_NS / 1000;
+    int64_t at = 0, fetched = -RECORDING_MAX_NS / 1000;
     *t = (struct ffn_layer_times){0};
     if (!strcmp(how, "-"))
         return;
@@ -400,8 +400,8 @@ static void timeline(struct recording *r, struct fields *f, struct recorded *out
     out->group = (int)number(f, "group", 1, INT32_MAX);
     out->rank = (int)number(f, "rank", 0, h->facts.n_ranks - 1);
     out->rows = (int)number(f, "tokens", 1, 1 << 20);
-    out->start_ns = number(f, "start", 0, MAX_NS);
-    out->ns = number(f, "took", 0, MAX_NS);
+    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
+    out->ns = number(f, "took", 0, RECORDING_MAX_NS);
     number(f, "n_layers", h->ffn.n_layers, h->ffn.n_layers);
     for (int l = 0; l < h->ffn.n_layers && !f->rc; l++)
         layer_times(f, &r->layers[l], out->ns / 1000);
@@ -460,7 +460,7 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         break;
     case 'm':
         out->serial = (uint64_t)number(f, "number", 1, INT64_MAX);
-        out->start_ns = number(f, "start", 0, MAX_NS);
+        out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
         out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
         break;
     case 'w':
@@ -517,7 +517,7 @@ int recording_next(struct recording *r, struct recorded *out, bool *end, struct 
     } else if (x.kind == '?') {
         wrong(&f, "the line", "of a kind that recordings have", kind);
     } else {
-        x.t_ns = number(&f, "time", 0, MAX_NS);
+        x.t_ns = number(&f, "time", 0, RECORDING_MAX_NS);
         if (!f.rc && x.t_ns < r->last_ns)
             wrong(&f, "time", "not before that of the line above", "earlier");
         r->last_ns = x.t_ns;
@@ -561,6 +561,8 @@ int recording_open_stream(struct recording **out, FILE *f, const char *file_name
         rc = lines_bad(&r->lines, e, "this is no recording: its first line is not that of one, or is cut off");
     if (!rc)
         rc = recording_read_head(&r->head, &r->lines, e);
+    r->n_admitted = r->head.first_order;
+    r->last_ns = r->head.from_ns;
     if (rc) {
         recording_close(r);
         return rc;
@@ -594,6 +596,16 @@ void recording_close(struct recording *r)
 const struct recording_head *recording_head(const struct recording *r)
 {
     return &r->head;
+}
+
+int recording_check_whole(const struct recording *r, struct err *e)
+{
+    return r->head.is_window
+               ? err_set(e, E_INPUT,
+                         "%s is a window of what a server did, which begins in the middle: its decisions cannot be "
+                         "taken again. Give --what-if, or record from the start (serve --record)",
+                         r->lines.name)
+               : 0;
 }
 
 bool recording_complete(const struct recording *r)

@@ -1,7 +1,9 @@
 /* A recording that `serve --record` wrote, read back one line at a time. A wall: what comes out is in range, in order
- * of time, and its first line describes a node that an engine can be built for; whether the lines fit each other is for
- * whoever plays them. A file that was cut off ends after its last whole line. Owned by whoever opened it, one thread.
- * Invariant: only the current line is in memory, whatever the size of the file. */
+ * of time, and its first line describes a node that an engine can be built for. It may be a window of a longer one
+ * (record_window.h), which begins in the middle: orders of requests then have gaps, and lines may be about earlier
+ * ones. Whether the lines fit each other is for whoever plays them. A file that was cut off ends after its last whole
+ * line. Owned by whoever opened it, one thread. Invariant: only the current line is in memory, whatever the size of the
+ * file. */
 #ifndef LAB_RECORDING_RECORDING_H
 #define LAB_RECORDING_RECORDING_H
 
@@ -35,6 +37,8 @@ struct recording_head {
     int block_size;
     int64_t clock_ns; /* the engine's clock at time 0 */
     int64_t began;    /* Unix seconds */
+    bool is_window;   /* of a longer one: it begins at from_ns, with the request first_order or a later one */
+    int64_t from_ns, first_order;
     char version[32];
     char policy[NAME_BYTES], sha256[65];
     char *params; /* a JSON object, name: value */
@@ -120,6 +124,8 @@ int recording_open_stream(struct recording **out, FILE *f, const char *name,
                           struct err *e);  /* f is its own from then on */
 void recording_close(struct recording *r); /* NULL is fine */
 const struct recording_head *recording_head(const struct recording *r);
+/* E_INPUT: it is a window, whose decisions cannot be taken again. */
+int recording_check_whole(const struct recording *r, struct err *e);
 /* *end: there is no whole line left (out is untouched then). */
 int recording_next(struct recording *r, struct recorded *out, bool *end, struct err *e);
 bool recording_complete(const struct recording *r); /* its last line was read: it ended in good order */

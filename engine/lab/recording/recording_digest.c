@@ -5,13 +5,32 @@
 
 #include "engine/base/mem.h"
 
-static void note_arrival(struct recording_digest *d)
+static void note_arrival(struct recording_digest *d, int64_t order)
 {
     if (d->n_outcomes == d->cap_outcomes) {
         d->cap_outcomes = d->cap_outcomes ? d->cap_outcomes * 2 : 256;
         d->outcomes = mem_resize(d->outcomes, d->cap_outcomes, sizeof *d->outcomes);
     }
-    d->outcomes[d->n_outcomes++] = (struct recording_outcome){.n_output = -1};
+    d->outcomes[d->n_outcomes++] = (struct recording_outcome){.order = order, .n_output = -1};
+}
+
+/* Where there are no gaps, its place follows from the first one's. */
+struct recording_outcome *recording_outcome_of(const struct recording_digest *d, int64_t order)
+{
+    size_t from = 0, to = d->n_outcomes;
+    if (!to || order < d->outcomes[0].order || order > d->outcomes[to - 1].order)
+        return NULL;
+    size_t guess = (size_t)(order - d->outcomes[0].order);
+    if (guess < to && d->outcomes[guess].order == order)
+        return &d->outcomes[guess];
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        if (d->outcomes[middle].order < order)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from < d->n_outcomes && d->outcomes[from].order == order ? &d->outcomes[from] : NULL;
 }
 
 static void note_drafts(struct recording_digest *d, const struct recorded *x)
@@ -38,13 +57,13 @@ static void note_step(struct recording_digest *d, const struct recorded *x)
 
 static void note(struct recording_digest *d, const struct recorded *x)
 {
-    struct recording_outcome *o = x->order >= 0 && (uint64_t)x->order < d->n_outcomes ? &d->outcomes[x->order] : NULL;
+    struct recording_outcome *o = recording_outcome_of(d, x->order);
     switch (x->kind) {
     case 'a':
         if (d->first_arrival_ns < 0 || recorded_arrival_ns(x) < d->first_arrival_ns)
             d->first_arrival_ns = recorded_arrival_ns(x);
         if (x->order >= 0)
-            note_arrival(d);
+            note_arrival(d, x->order);
         break;
     case 'c':
         if (o && x->ending == END_ABORT)

@@ -8,6 +8,7 @@
 #include "engine/world/world.h"
 
 struct recording_outcome {
+    int64_t order;    /* of the request */
     int32_t n_output; /* -1: unknown: it had not ended */
     enum ending ending;
     int64_t left_ns; /* its client left then; 0: it did not */
@@ -20,7 +21,7 @@ struct recording_drafts {
 };
 
 struct recording_digest {
-    struct recording_outcome *outcomes; /* by order */
+    struct recording_outcome *outcomes; /* in the order of requests; of a window they may have gaps */
     size_t n_outcomes, cap_outcomes;
     int mean_output;             /* of those that finished; at least 1 */
     int64_t first_arrival_ns;    /* the earliest of all; 0: there is none */
@@ -43,5 +44,7 @@ static inline int64_t recorded_arrival_ns(const struct recorded *x) /* line of k
 
 int recording_digest(struct recording_digest *d, const char *path, struct err *e);
 void recording_digest_free(struct recording_digest *d);
+/* What became of a request; NULL: it is from before the window, or was not admitted. */
+struct recording_outcome *recording_outcome_of(const struct recording_digest *d, int64_t order);
 
 #endif

@@ -313,6 +313,17 @@ static void read_sources(struct reader *r, const struct json *root, struct recor
     }
 }
 
+/* Not there: it begins with the server. */
+static void read_window(struct reader *r, const struct json *root, struct recording_head *h)
+{
+    const struct json *o = json_find(root, "window");
+    if (!o)
+        return;
+    h->is_window = true;
+    h->from_ns = member(r, o, "from_ns", 0, RECORDING_MAX_NS);
+    h->first_order = member(r, o, "order", 0, RECORDING_MAX_ORDER);
+}
+
 static void read_policy(struct reader *r, const struct json *root, struct recording_head *h)
 {
     const struct json *p = json_find(root, "policy");
@@ -339,6 +350,7 @@ int recording_read_head(struct recording_head *h, const struct lines *l, struct 
         h->began = member(&r, root, "began", 0, INT64_C(1) << 40);
         read_node(&r, root, h);
         read_policy(&r, root, h);
+        read_window(&r, root, h);
         if (format > OLDEST_FORMAT) /* nothing was drafted while a server recorded */
             read_sources(&r, root, h);
         h->config = object_member(&r, root, "model");

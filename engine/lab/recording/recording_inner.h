@@ -6,6 +6,8 @@
 #include "engine/lab/recording/recording.h"
 
 enum { OLDEST_FORMAT = 1, RECORDING_FORMAT = 2 };
+static const int64_t RECORDING_MAX_NS = INT64_C(315360000) * 1000000000, /* ten years */
+    RECORDING_MAX_ORDER = INT64_C(1) << 48;
 
 /* From the line that was read; h is freed with recording_free_head, on failure too. */
 int recording_read_head(struct recording_head *h, const struct lines *l, struct err *e);

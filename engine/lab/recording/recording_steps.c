@@ -16,6 +16,7 @@ struct group_seen {
 
 struct watch {
     struct group_seen groups[MAX_RANKS];
+    int64_t from_ns;  /* the window begins then; 0: it is none */
     int64_t first_ns; /* what happened first since the last turn; -1: nothing */
     recording_step_fn fn;
     void *ctx;
@@ -109,6 +110,14 @@ static void end_turn(struct watch *w)
         w->groups[i].ended_ns = -1;
 }
 
+/* A step that was under way when the window began has ended: those that run were posted beside it. */
+static void see_earlier(struct watch *w)
+{
+    for (int i = 0; i < MAX_RANKS; i++)
+        if (w->groups[i].running && w->groups[i].beside < MAX_RANKS - 1)
+            w->groups[i].beside++;
+}
+
 static void see_step(struct watch *w, const struct recorded *x)
 {
     struct group_seen *g = find(w, x->group);
@@ -128,6 +137,8 @@ static void see_step(struct watch *w, const struct recorded *x)
         s.lag_ns = -1;
     if (x->failed_rank < 0 && x->ns > 0 && known)
         w->fn(w->ctx, &s);
+    if (!known && x->start_ns < w->from_ns)
+        see_earlier(w);
     if (g) {
         g->running = false;
         g->ended_ns = x->t_ns;
@@ -143,7 +154,7 @@ static void see_copy(struct watch *w, const struct recorded *x)
 
 int recording_each_step(struct recording *r, recording_step_fn fn, void *ctx, struct err *e)
 {
-    struct watch w = {.first_ns = -1, .fn = fn, .ctx = ctx};
+    struct watch w = {.from_ns = recording_head(r)->from_ns, .first_ns = -1, .fn = fn, .ctx = ctx};
     struct recorded x;
     bool end = false;
     end_turn(&w);

@@ -385,6 +385,59 @@ async function check() {
   return r.ok;
 }
 
+// ---- what if: both policies on the server's last traffic
+
+// Both over one time and one scale; where nobody came, the line goes on.
+function pair(id, runs, name, format) {
+  const end = Math.max(1e-9, ...runs.map(r => r ? r.curve[name].length * r.curve.bin_s : 0));
+  const top = Math.max(1e-9, ...runs.flatMap(r => r ? r.curve[name] : []).filter(v => v !== null));
+  $(id).replaceChildren(...runs.map((r, k) => {
+    let d = "";
+    r?.curve[name].forEach((v, i) => {
+      if (v !== null) d += `${d ? "L" : "M"}${(480 * (i + .5) * r.curve.bin_s / end).toFixed(1)} ${(88 - 84 * v / top).toFixed(1)}`;
+    });
+    return shape("path", {d: d && `${d}h.1`, class: `s${k}`});
+  }));
+  say(`${id}-top`, `top ${format(top)}`);
+}
+
+// Words, the figure of a run, how it is shown; and whether it follows from what steps take.
+const FIGURES = [
+  ["Finished", r => r.finished, count], ["Refused", r => r.refused, count], ["Never ended", r => r.unfinished, count],
+  ...[["Time to first token", "ttft_ms"], ["Between tokens", "tpot_ms"], ["Until complete", "completion_ms"]]
+    .flatMap(([words, name]) => ["p50", "p90", "p99"].map(p => [`${words}, ${p}`, r => r[name][p] ?? null, ms => seconds(ms === null ? null : ms / 1000), true])),
+  ["Tokens a second", r => r.throughput, count, true], ["Preemptions", r => r.preemptions, count], ["Switches", r => r.switches, count],
+];
+
+function drawTrial(it) {
+  const {live, other, window: w} = it;
+  say("trial-title", `What if: ${other.name} ${other.sha256.slice(0, 12)}${live ? ` instead of ${live.name} ${live.sha256.slice(0, 12)}` : ""}`);
+  say("trial-window", `Simulated on the last ${w.seconds.toFixed(0)} s that the server keeps: ${count(w.requests)} requests. Steps cost what ` +
+    `${count(it.model.steps)} of them took then, with an error of ${(100 * it.model.error).toFixed(1)}% on one.`, "note");
+  $("trial-notes").replaceChildren(...it.problems.map(t => node("li", {class: "bad"}, t)), ...it.notes.map(t => node("li", {}, t)));
+  for (const [id, name, format] of [["t-ttft", "ttft_ms", v => seconds(v / 1000)], ["t-tpot", "tpot_ms", v => seconds(v / 1000)],
+    ["t-tok", "throughput", count], ["t-wait", "waiting", count]]) pair(id, [live, other], name, format);
+  rows("trial-rows", FIGURES.map(([words, of, show, timed]) => {
+    const a = live && of(live), b = of(other), cell = (r, v) => (timed && r.guessed >= .001 ? "~" : "") + show(v);
+    return [words, live ? cell(live, a) : "–", cell(other, b),
+      a > 0 && b !== null && a !== b ? `${b > a ? "+" : ""}${(100 * (b / a - 1)).toFixed(1)}%` : ""];
+  }));
+  $("trial").hidden = false;
+}
+
+$("whatif").onclick = async () => {
+  const name = encodeURIComponent($("name").value);
+  $("whatif").disabled = true;
+  say("said", "It is being simulated on the server's last traffic.");
+  const r = await answer("POST", `/admin/what-if?name=${name}`, $("source").value);
+  $("whatif").disabled = false;
+  say("said", !r.ok ? r.why : r.it.ok ? "It went through the last traffic without an error." : "It failed on the last traffic; below is why.",
+    r.ok && r.it.ok ? "good" : "bad");
+  if (r.ok) return drawTrial(r.it);
+  line = r.it?.error?.line ?? 0;
+  drawLines();
+};
+
 let later = 0;
 
 function changed() {
