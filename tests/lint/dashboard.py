@@ -25,6 +25,10 @@ def gauge(metric, by=None):
     return f"sum{f' by ({by})' if by else ''} ({metric}{LABELS})"
 
 
+def by_tenant(metric):
+    return [(f"histogram_quantile(0.9, {rate(metric + '_bucket', 'le, tenant')})", "{{tenant}}")]
+
+
 def latency(metric):
     return [(quantile(q, metric), f"p{round(q * 100)}") for q in (0.5, 0.9, 0.99)]
 
@@ -75,6 +79,19 @@ PANELS = [
                 "short",
                 [(rate("moonshift:tenant_generation_tokens_total", "tenant"), "{{tenant}}")],
             ),
+        ],
+    ),
+    (
+        "Tenants",
+        [
+            ("Time to first token, p90", "s", by_tenant("moonshift:tenant_time_to_first_token_seconds")),
+            ("Queue, p90", "s", by_tenant("moonshift:tenant_queue_time_seconds")),
+            (
+                "Prompt tokens a second",
+                "short",
+                [(rate("moonshift:tenant_prompt_tokens_total", "tenant"), "{{tenant}}")],
+            ),
+            ("Requests a second", "reqps", [(rate("moonshift:tenant_requests_total", "tenant"), "{{tenant}}")]),
         ],
     ),
     (
