@@ -40,11 +40,9 @@ ENDLESS = later("local x = 0 for i = 1, 4e6 do x = x + i % 7 end")
 assert len({PLAIN, FAILING, STARVING, ENDLESS}) == 4 and "late(act)" in FAILING
 
 
-def traffic(s, n=6, seconds=2.5):
-    end = time.monotonic() + seconds
-
+def traffic(s, n=6, each=40):
     def client():
-        while time.monotonic() < end:
+        for _ in range(each):
             s.complete(12)
 
     threads = [threading.Thread(target=client) for _ in range(n)]
@@ -109,7 +107,7 @@ def it_predicts_itself():
         it = what_if(s, open("policies/static.lua").read(), "?name=static")
         assert it["ok"] and not it["problems"], it
         w = it["window"]
-        assert w["requests"] > 100 and w["ended"] == w["requests"] and w["left_away"] == 0 and w["seconds"] > 2, w
+        assert w["requests"] == w["ended"] == 240 and w["left_away"] == 0 and w["steps"] > 240, w
         assert it["live"]["sha256"] == it["other"]["sha256"] == before[0]
         assert "both are the same" in " ".join(it["notes"])
         for run in (it["live"], it["other"]):
@@ -119,10 +117,11 @@ def it_predicts_itself():
                 ratio = run[name]["mean"] / measured[name]
                 assert 1 / most < ratio < most, (name, run[name], measured)
             c = run["curve"]
-            assert c["bin_s"] == 1 and len(c["ttft_ms"]) == len(c["tpot_ms"]) == len(c["waiting"]) >= 3
+            assert c["bin_s"] == 1 and len(c["ttft_ms"]) == len(c["tpot_ms"]) == len(c["waiting"]) > 1
             assert max(v for v in c["throughput"] if v) > 0
-        part = what_if(s, PLAIN, "?name=mine&seconds=1")["window"]
-        assert 0.5 < part["seconds"] <= 1 and 0 < part["requests"] < w["requests"], part
+        half = w["seconds"] / 2
+        part = what_if(s, PLAIN, f"?name=mine&seconds={half}")["window"]
+        assert part["seconds"] <= half and 0 < part["requests"] < w["requests"], part
         assert live(s) == before
         look = json.loads(s.ask("GET", "/admin/what-if")[1])
         assert look["requests"] == w["requests"] and not look["busy"] and 0 < look["bytes"] <= look["max_bytes"], look
@@ -148,7 +147,7 @@ def what_fails_is_told_and_nothing_is_touched():
 
 def versions_and_libraries():
     with Server(*FLAGS, policy="static:dp=2") as s:
-        traffic(s, seconds=1)
+        traffic(s)
         url = ["--server", f"http://127.0.0.1:{s.admin}", "--admin-key", "sesame"]
 
         def run(*words):
@@ -168,7 +167,7 @@ def versions_and_libraries():
         sha = re.search(r"\((\w+)\) is kept", out)[1]
         it = what_if(s, None, f"?policy={name}&sha={sha}")
         assert it["ok"] and it["other"]["sha256"].startswith(sha), it["other"]
-        code, out, _ = run("what-if", name, "--sha", sha, "--seconds", "0.5", "--json")
+        code, out, _ = run("what-if", name, "--sha", sha, "--seconds", "60", "--json")
         assert code == 0 and json.loads(out)["other"]["sha256"].startswith(sha)
         before = live(s)
         path = os.path.join(sys.argv[0] + f".{os.getpid()}.lua")

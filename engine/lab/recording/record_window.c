@@ -150,10 +150,13 @@ void record_window_look(struct record_window *w, struct record_window_facts *out
     monitor_unlock(w->lock);
 }
 
-/* Blocks that are held, and how much of each was there. */
+/* Blocks that are held, and how much of each was there, up to which time. */
 struct held {
     struct block **blocks;
-    size_t *n;
+    struct part {
+        size_t n;
+        int64_t to_ns;
+    } * parts;
     int count;
     char *head; /* a copy; NULL: nothing has begun */
     int64_t to_ns;
@@ -164,10 +167,10 @@ static void hold(struct record_window *w, struct held *h)
     monitor_lock(w->lock);
     *h = (struct held){.count = w->n, .head = w->head ? mem_strdup(w->head) : NULL};
     h->blocks = mem_new_array((size_t)w->n + 1, sizeof(struct block *));
-    h->n = mem_new_array((size_t)w->n + 1, sizeof *h->n);
+    h->parts = mem_new_array((size_t)w->n + 1, sizeof *h->parts);
     for (int i = 0; i < w->n; i++) {
         h->blocks[i] = w->blocks[i];
-        h->n[i] = w->blocks[i]->n;
+        h->parts[i] = (struct part){w->blocks[i]->n, w->blocks[i]->to_ns};
         h->to_ns = w->blocks[i]->to_ns;
         atomic_fetch_add(&w->blocks[i]->holders, 1);
     }
@@ -179,7 +182,7 @@ static void let_go_all(struct held *h)
     for (int i = 0; i < h->count; i++)
         let_go(h->blocks[i]);
     mem_free(h->blocks);
-    mem_free(h->n);
+    mem_free(h->parts);
     mem_free(h->head);
 }
 
@@ -199,14 +202,14 @@ struct walk {
 
 static bool next_line(struct walk *k, struct line *out)
 {
-    while (k->block < k->held->count && k->at == k->held->n[k->block]) {
+    while (k->block < k->held->count && k->at == k->held->parts[k->block].n) {
         k->block++;
         k->at = 0;
     }
     if (k->block == k->held->count)
         return false;
     const char *text = k->held->blocks[k->block]->text + k->at;
-    size_t left = k->held->n[k->block] - k->at;
+    size_t left = k->held->parts[k->block].n - k->at;
     const char *end = memchr(text, '\n', left);
     *out = (struct line){.text = text, .n = end ? (size_t)(end - text) + 1 : left, .t_ns = -1};
     k->at += out->n;
@@ -222,7 +225,7 @@ static bool next_line(struct walk *k, struct line *out)
 static bool find_start(const struct held *h, int64_t from_ns, struct walk *start, struct line *l)
 {
     struct walk k = {.held = h};
-    while (k.block < h->count && h->blocks[k.block]->to_ns < from_ns)
+    while (k.block < h->count && h->parts[k.block].to_ns < from_ns)
         k.block++;
     do
         *start = k;
