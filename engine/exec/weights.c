@@ -211,8 +211,10 @@ int weights_check_owners(const struct model_config *c, const struct ffn_setup *f
     for (int l = 0; f && l < c->n_layers; l++) {
         const char *why = slice_refusal(c, ffn_shares(f, l));
         if (why)
-            return err_set(e, E_UNSUPPORTED, "--pool-owner: layer %d cannot be cut into %d shares: %s", l,
-                           ffn_shares(f, l), why);
+            return err_set(
+                e, E_UNSUPPORTED,
+                "--pool-owner: layer %d cannot be cut into %d shares (%s): give whole layers owners, as layer-mod does",
+                l, ffn_shares(f, l), why);
     }
     return 0;
 }

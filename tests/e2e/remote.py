@@ -79,7 +79,7 @@ def scripts_can_tell_what_went_wrong(folder):
             (("push", bad, *at), 1, "bad.lua:1:"),
             (("rollback", "--to", "0" * 8, *at), 1, "no version of"),
             (("show", "nothing", *at), 1, "no version of"),
-            (("push", good, "--server", "http://127.0.0.1:9"), 3, "no answer from"),
+            (("push", good, "--server", "http://127.0.0.1:9"), 3, "no answer from http://127.0.0.1:9: is the server"),
             (("list", "--server", "https://127.0.0.1:9"), 2, "TLS is not offered"),
             (("list", "--server", "127.0.0.1"), 2, "http://127.0.0.1:8001"),
             (("push", folder + "/none.lua", *at), 2, "none.lua"),
