@@ -200,6 +200,15 @@ static void fake_look(struct fake *f, const struct request_spec *s)
     snprintf(seen->salt, sizeof seen->salt, "%.127s", s->salt);
 }
 
+static void fake_shadow(struct fake *f, const struct engine_message *m)
+{
+    struct shadow_order *o = m->payload;
+    if (o->policy.ops->destroy)
+        o->policy.ops->destroy(o->policy.ctx);
+    mem_free(o);
+    fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
+}
+
 /* false: stop. */
 static bool fake_take(struct fake *f, struct engine_message *m)
 {
@@ -236,14 +245,9 @@ static bool fake_take(struct fake *f, struct engine_message *m)
     case IN_POLICY:
         fake_policy(f, m);
         break;
-    case IN_SHADOW: {
-        struct shadow_order *o = m->payload;
-        if (o->policy.ops->destroy)
-            o->policy.ops->destroy(o->policy.ctx);
-        mem_free(o);
-        fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
+    case IN_SHADOW:
+        fake_shadow(f, m);
         break;
-    }
     case IN_SHADOW_END:
         fake_reply(f, m->tag, E_NOTFOUND, "no policy decides beside the live one");
         break;
