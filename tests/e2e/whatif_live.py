@@ -40,7 +40,7 @@ ENDLESS = later("local x = 0 for i = 1, 4e6 do x = x + i % 7 end")
 assert len({PLAIN, FAILING, STARVING, ENDLESS}) == 4 and "late(act)" in FAILING
 
 
-def traffic(s, n=6, each=40):
+def traffic(s, n=6, each=25):
     def client():
         for _ in range(each):
             s.complete(12)
@@ -107,7 +107,7 @@ def it_predicts_itself():
         it = what_if(s, open("policies/static.lua").read(), "?name=static")
         assert it["ok"] and not it["problems"], it
         w = it["window"]
-        assert w["requests"] == w["ended"] == 240 and w["left_away"] == 0 and w["steps"] > 240, w
+        assert w["requests"] == w["ended"] == 150 and w["left_away"] == 0 and w["steps"] > 150, w
         assert it["live"]["sha256"] == it["other"]["sha256"] == before[0]
         assert "both are the same" in " ".join(it["notes"])
         for run in (it["live"], it["other"]):

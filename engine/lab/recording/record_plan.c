@@ -138,7 +138,7 @@ static void put_verb(struct buf *out, const struct plan_verb *v, int64_t now_ns)
     case PLAN_EVICT:
         buf_printf(out, " E%d", (int)v->evict);
         break;
-    case PLAN_EMBED: /* nothing is said of an encoder, nor probed, while a server records */
+    case PLAN_EMBED: /* neither is while a server records to a file, and a window passes them by */
     case PLAN_PROBE:
     case PLAN_CONCLUDE:
     case PLAN_LOG:
