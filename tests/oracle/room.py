@@ -164,14 +164,34 @@ def what_if_shows_both(p):
     p.until("it passes again", p["live"].is_enabled)
 
 
+LAZY = """return { api = 1, doc = "starts nobody while two wait", step = function(view, act)
+  for _, g in ipairs(view.idle) do
+    local b = act.batch(g)
+    b:decodes()
+    if view.waiting.n < 2 then b:prefill(view.waiting, 8) end
+    if b.tokens > 0 then act.forward(g, b) end
+  end
+  act.wake(20)
+end }
+"""
+
+
 def one_is_asked_beside_the_live_one(p):
     assert not p["beside"].is_displayed()
+    good = p["source"].get_attribute("value")
+    p.write(LAZY)
+    p.until("it may be asked", p["shadow"].is_enabled)
     p["shadow"].click()
     p.until("it is asked", lambda: p["beside"].is_displayed() and p["b-name"].text == "mine")
     p.until("decisions", lambda: p["b-compared"].text not in ("–", "0") and p["b-equal"].text.endswith("%"))
     p.until("differences", lambda: "group" in p["b-live"].text + p["b-would"].text)
     p.until("verbs", lambda: "start" in p["b-verbs"].text)
     p.until("a curve", lambda: p.d.find_elements(By.CSS_SELECTOR, "#c-same path[d*=L]"))
+    first = p["b-sha"].text
+    p.write(good)
+    p.until("the other one may", p["shadow"].is_enabled)
+    p["shadow"].click()
+    p.until("it has taken its place", lambda: p["b-sha"].text != first and "is asked for" in p["b-said"].text)
     assert p["p-name"].text == "shift"
 
 

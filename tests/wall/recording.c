@@ -110,7 +110,7 @@ static void lines_that_are_wrong(void **state)
         {"a 1 1 0 4 4 0 - 0 0 0 n - 0", "f:2: order must be that of the request before, and one"},
         {"a 1 0 0 0 4 0 - 0 0 0 n - 0", "f:2: prompt must be a whole number from 1"},
         {"a 1 0 0 4 4 0 0 0 0 0 n - 0", "f:2: leader must be"},
-        {"a 1 0 0 4 4 0 - 8 0 0 n - 0", "f:2: asked must be a whole number from 0 to 7"},
+        {"a 1 0 0 4 4 0 - 524288 0 0 n - 0", "f:2: asked must be a whole number from 0 to 524287"},
         {"a 1 0 0 4 4 0 - 0 nan 0 n - 0", "f:2: ttft_ms must be milliseconds, not 'nan'"},
         {"a 1 0 0 4 4 0 - 0 0 0 n%4 - 0", "f:2: name must be a name"},
         {"a 1 0 0 4 4 0 - 0 0 0 n - 1", "f:2: n_keys must be a whole number from 0 to 0"},
