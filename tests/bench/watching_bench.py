@@ -1,8 +1,9 @@
 """python3 tests/bench/watching_bench.py: what stories of requests, the decision log, probation's guards, the window of
-what-if and watchers of /admin/events cost a live server: CPU of the whole process a step, and tokens a second, 96
+what-if, watchers of /admin/events and a policy beside the live one cost a live server: CPU of the whole process a step, and tokens a second, 96
 clients on two groups of the simulated device. Rounds in turn; medians, least and most."""
 
 import http.client
+import json
 import os
 import re
 import statistics
@@ -16,7 +17,13 @@ from serving import Server
 ROUNDS, CLIENTS, ANSWERS, TOKENS = 5, 96, 3, 400
 NO_WINDOW = ["--what-if-memory", "0"]
 OFF = ["--request-history", "0", "--decision-log-memory", "0", "--policy-probation-seconds", "0", *NO_WINDOW]
-CASES = {"all off": (OFF, 0), "without a window": (NO_WINDOW, 0), "as usual": ([], 0), "as usual, 8 watchers": ([], 8)}
+CASES = {  # flags, watchers, a policy beside
+    "all off": (OFF, 0, None),
+    "without a window": (NO_WINDOW, 0, None),
+    "as usual": ([], 0, None),
+    "as usual, 8 watchers": ([], 8, None),
+    "fair beside": ([], 0, "policies/fair.lua"),
+}
 
 
 def watch(port):
@@ -43,15 +50,21 @@ def together(n, what):
         t.join()
 
 
-def once(flags, watchers):
+def once(flags, watchers, beside):
     with Server("--max-num-seqs", "64", "--kv-cache-memory-bytes", "64MiB", *flags, policy="static:dp=2") as s:
         for _ in range(watchers):
             threading.Thread(target=watch, args=(s.admin,), daemon=True).start()
+        if beside:
+            r, text = s.ask("POST", "/admin/policies/beside/shadow", open(beside).read())
+            assert r.status == 200, text
         wall, cpu = time.monotonic(), cpu_s(s.p.pid)
         together(CLIENTS, lambda: [s.complete(TOKENS) for _ in range(ANSWERS)])
         wall, cpu = time.monotonic() - wall, cpu_s(s.p.pid) - cpu
         metrics = s.ask("GET", "/metrics", port=s.port)[1].decode()
         steps = float(re.search(r"^moonshift:steps_total\S* (\S+)", metrics, re.M)[1])
+        if beside:
+            it = json.loads(s.ask("GET", "/admin/shadow")[1])
+            print(f"beside: {it['decisions']}, {it['call_us']:.1f} us a decision, {100 * it['share']:.2f}% of the time")
         return 1e6 * cpu / steps, CLIENTS * ANSWERS * TOKENS / wall
 
 

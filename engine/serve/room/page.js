@@ -289,11 +289,16 @@ function field(name, p) {
   const send = v => patch(name, fromTyped(v, p.value));
   if (typeof p.value === "number" && Number.isFinite(p.min) && Number.isFinite(p.max)) {
     const whole = p.type === "integer"; // else what is read is sent: four digits
-    const slide = node("input", {type: "range", min: p.min, max: p.max, step: whole ? 1 : "any", "aria-label": `${name}, slider`});
-    const short = () => Math.min(p.max, Math.max(p.min, Number(Number(slide.value).toPrecision(4))));
-    const read = () => whole ? slide.value : String(short());
-    slide.value = p.value;
-    slide.oninput = () => { box.value = read(); };
+    const span = p.max - p.min, wide = span > 1000; // then each place of the slider is so many times the one before
+    const slide = node("input", {type: "range", min: wide ? 0 : p.min, max: wide ? 1 : p.max, step: whole && !wide ? 1 : "any",
+      "aria-label": `${name}, slider`});
+    const value = () => wide ? p.min + Math.expm1(slide.value * Math.log1p(span)) : Number(slide.value);
+    const short = () => Math.min(p.max, Math.max(p.min, Number(value().toPrecision(wide ? 3 : 4))));
+    const read = () => String(whole ? Math.round(short()) : short());
+    const tell = v => slide.setAttribute("aria-valuetext", v);
+    slide.value = wide ? Math.log1p(p.value - p.min) / Math.log1p(span) : p.value;
+    tell(typed(p.value));
+    slide.oninput = () => tell(box.value = read());
     slide.onchange = () => send(read());
     box.min = p.min;
     box.max = p.max;
