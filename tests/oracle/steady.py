@@ -108,10 +108,10 @@ def run(site, name, source, load, seconds, ranks, check):
         f"{counted - before} counted",
         flush=True,
     )
-    # that hardly a call counts shows within seconds what a withdrawal shows within minutes
+    # that few calls count shows within seconds what a withdrawal (of one in ten that do) shows within minutes
     stays = (
         status == 200
-        and counted - before <= max(2, n // 50)
+        and counted - before <= max(2, n // 20)
         and after["active"]["name"] == name
         and not after["withdrawn"]
         and not tally["wrong"]

@@ -267,7 +267,7 @@ static int write_held(const struct held *h, const struct record_window_ask *ask,
                       struct record_window_facts *out, struct err *e)
 {
     int64_t from_ns = ask->last_ns && ask->last_ns < h->to_ns ? h->to_ns - ask->last_ns : 0, order = -1;
-    struct walk start, k;
+    struct walk start = {0}, k;
     struct line first = {0}, l;
     struct buf head = {0};
     bool any = h->head && find_start(h, from_ns, &start, &first);
