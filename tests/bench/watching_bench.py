@@ -1,6 +1,6 @@
 """python3 tests/bench/watching_bench.py: what stories of requests, the decision log, probation's guards, the window of
-what-if, watchers of /admin/events and a policy beside the live one cost a live server: CPU of the whole process a step, and tokens a second, 96
-clients on two groups of the simulated device. Rounds in turn; medians, least and most."""
+what-if, watchers of /admin/events and a policy beside the live one cost a live server: CPU of the whole process a step,
+and tokens a second, 96 clients on two groups of the simulated device. Rounds in turn; medians, least and most."""
 
 import http.client
 import json
