@@ -1,3 +1,4 @@
+#include "engine/base/json.h"
 #include "engine/probation.h"
 
 #include <inttypes.h>
@@ -129,12 +130,6 @@ enum probation_outcome probation_judge(struct probation *p, const struct world *
 
 /* ---- what is shown */
 
-static void put_text(struct buf *json, const char *name, const char *text)
-{
-    buf_printf(json, ",\"%s\":", name);
-    buf_put_json(json, text, strlen(text));
-}
-
 static void put_last(const struct probation_end *l, int64_t now_ns, struct buf *json)
 {
     if (!l->ever) {
@@ -142,9 +137,9 @@ static void put_last(const struct probation_end *l, int64_t now_ns, struct buf *
         return;
     }
     buf_printf(json, ",\"last_probation\":{\"outcome\":\"%s\"", probation_outcome_name(l->outcome));
-    put_text(json, "name", l->name);
-    put_text(json, "sha256", l->sha256);
-    put_text(json, "reason", l->reason);
+    json_put_member(json, "name", l->name);
+    json_put_member(json, "sha256", l->sha256);
+    json_put_member(json, "reason", l->reason);
     buf_printf(json, ",\"generation\":%" PRIu64 ",\"ago_s\":%.3f,\"took_s\":%.3f}", l->generation,
                (double)(now_ns - l->ns) * 1e-9, (double)l->took_ns * 1e-9);
 }

@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/shadow.h"
 
 static double ms(int64_t ns)
@@ -13,12 +14,6 @@ static double share_of(const struct shadow_book *b, int64_t now_ns)
 {
     int64_t end = b->ended_ns ? b->ended_ns : now_ns, time = end - b->began_ns;
     return time > 0 ? (double)b->spent_ns / (double)time : 0;
-}
-
-static void put_text(struct buf *json, const char *name, const char *text)
-{
-    buf_printf(json, ",\"%s\":", name);
-    buf_put_json(json, text, strlen(text));
 }
 
 static void put_count(struct buf *json, const char *name, const struct shadow_count *c)
@@ -49,8 +44,8 @@ static void put_differences(struct buf *json, const struct shadow_book *b)
         const struct shadow_difference *d = &b->differences[(i - 1) % SHADOW_DIFFERENCES];
         buf_printf(json, "%s{\"step\":%" PRIu64 ",\"at_s\":%.6f", i < b->n_differences ? "," : "", d->step,
                    (double)(d->at_ns - b->began_ns) * 1e-9);
-        put_text(json, "live", d->live);
-        put_text(json, "shadow", d->shadow);
+        json_put_member(json, "live", d->live);
+        json_put_member(json, "shadow", d->shadow);
         buf_putc(json, '}');
     }
     buf_putc(json, ']');
@@ -95,15 +90,15 @@ void shadow_put(const struct shadow *s, int64_t now_ns, struct buf *json)
         return;
     }
     buf_printf(json, "{\"state\":\"%s\"", shadow_runs(s) ? "on" : "ended");
-    put_text(json, "name", b->name);
+    json_put_member(json, "name", b->name);
     buf_printf(json, ",\"sha256\":\"%s\"", b->sha256);
-    put_text(json, "beside", b->beside);
+    json_put_member(json, "beside", b->beside);
     buf_printf(json, ",\"ran_s\":%.3f,\"left_s\":%.3f", (double)(end - b->began_ns) * 1e-9,
                shadow_runs(s) ? (double)(b->until_ns - now_ns) * 1e-9 : 0);
     put_decisions(json, b);
     put_calls(json, b, now_ns);
-    put_text(json, "last_error", b->last_error);
-    put_text(json, "why_ended", b->why_ended);
+    json_put_member(json, "last_error", b->last_error);
+    json_put_member(json, "why_ended", b->why_ended);
     put_differences(json, b);
     buf_putc(json, '}');
 }
@@ -116,7 +111,7 @@ void shadow_put_pulse(const struct shadow *s, int64_t now_ns, struct buf *json)
         return;
     }
     buf_printf(json, "{\"state\":\"%s\"", shadow_runs(s) ? "on" : "ended");
-    put_text(json, "name", b->name);
+    json_put_member(json, "name", b->name);
     buf_printf(json,
                ",\"sha256\":\"%s\",\"left_s\":%.3f,\"compared\":%" PRIu64 ",\"equal\":%" PRIu64
                ",\"passed_over\":%" PRIu64,
@@ -124,9 +119,9 @@ void shadow_put_pulse(const struct shadow *s, int64_t now_ns, struct buf *json)
                b->n_passed_over);
     put_verbs(json, b);
     const struct shadow_difference *d = &b->differences[(b->n_differences - 1) % SHADOW_DIFFERENCES];
-    put_text(json, "live_did", b->n_differences ? d->live : "");
-    put_text(json, "shadow_would", b->n_differences ? d->shadow : "");
-    put_text(json, "why_ended", b->why_ended);
+    json_put_member(json, "live_did", b->n_differences ? d->live : "");
+    json_put_member(json, "shadow_would", b->n_differences ? d->shadow : "");
+    json_put_member(json, "why_ended", b->why_ended);
     buf_putc(json, '}');
 }
 

@@ -52,5 +52,8 @@ void json_write(struct buf *out, const struct json *j, const struct json_style *
 void json_put_string(struct buf *out, const char *s, size_t n, bool ascii_only);
 /* A double as Python's repr: the shortest digits that read back as v, "1.0" when integral, "inf", "-inf", "nan". */
 void json_put_double(struct buf *out, double v);
+/* A member of an object, with a comma before it unless it is the first: text (NULL: null), and a double. */
+void json_put_member(struct buf *out, const char *key, const char *text);
+void json_put_member_double(struct buf *out, const char *key, double v);
 
 #endif

@@ -239,3 +239,27 @@ void json_write(struct buf *out, const struct json *j, const struct json_style *
     struct writer w = {out, style ? *style : (struct json_style){0}, 0};
     write_value(&w, j);
 }
+
+/* ---- members */
+
+static void begin_member(struct buf *out, const char *key)
+{
+    if (out->len && !strchr("{[,", out->data[out->len - 1]))
+        buf_putc(out, ',');
+    buf_printf(out, "\"%s\":", key);
+}
+
+void json_put_member(struct buf *out, const char *key, const char *text)
+{
+    begin_member(out, key);
+    if (text)
+        buf_put_json(out, text, strlen(text));
+    else
+        buf_puts(out, "null");
+}
+
+void json_put_member_double(struct buf *out, const char *key, double v)
+{
+    begin_member(out, key);
+    json_put_double(out, v);
+}

@@ -109,20 +109,11 @@ static bool wants(void *ctx, uint64_t number, int64_t t_ns)
     return v->which.number ? number == v->which.number : llround((double)t_ns * 1e-3) >= llround(v->which.at_s * 1e6);
 }
 
-static void put_text(struct buf *out, const char *name, const char *text)
-{
-    buf_printf(out, ",\"%s\":", name);
-    if (text)
-        buf_put_json(out, text, strlen(text));
-    else
-        buf_puts(out, "null");
-}
-
 static void put_words(struct buf *out, const char *name, const char *plan)
 {
     struct buf words = {0};
     record_plan_words(&words, plan);
-    put_text(out, name, words.data);
+    json_put_member(out, name, words.data);
     buf_free(&words);
 }
 
@@ -146,7 +137,7 @@ static void put_decided(struct engine *engine, struct buf *out)
     json_write(out, d, NULL);
     struct json *state =
         verdict && strcmp(verdict, "ok") != 0 ? asked(engine, &(struct engine_message){.kind = IN_STATE}) : NULL;
-    put_text(out, "error", json_text(json_find(json_find(state, "policy"), "last_error")));
+    json_put_member(out, "error", json_text(json_find(json_find(state, "policy"), "last_error")));
     json_free(state);
     json_free(log);
 }
@@ -161,7 +152,7 @@ static void show(void *ctx, struct engine *engine, const struct reenact_decision
                "{\"decision\":%" PRIu64 ",\"line\":%" PRIu64 ",\"t_ns\":%" PRId64 ",\"policy\":{\"name\":", d->number,
                d->line, d->t_ns);
     buf_put_json(out, p->name, strlen(p->name));
-    put_text(out, "sha256", p->sha256);
+    json_put_member(out, "sha256", p->sha256);
     buf_printf(out, "},\"plan\":{\"equal\":%s", strcmp(d->recorded, d->came_out) ? "false" : "true");
     put_words(out, "words", d->came_out);
     put_words(out, "recorded", d->recorded);

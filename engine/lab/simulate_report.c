@@ -330,30 +330,18 @@ void simulate_table(const struct simulate_report *r, struct buf *out)
 
 /* ---- JSON */
 
-static void json_string(struct buf *out, const char *key, const char *value)
-{
-    buf_printf(out, "\"%s\":", key);
-    buf_put_json(out, value, strlen(value));
-}
-
-static void json_double(struct buf *out, const char *key, double v)
-{
-    buf_printf(out, ",\"%s\":", key);
-    json_put_double(out, v);
-}
-
 void simulate_json_latency(struct buf *out, const struct tally *t, enum tally_latency l)
 {
     static const int percents[] = {50, 90, 95, 99};
     buf_printf(out, ",\"%s_ms\":{\"n\":%zu", tally_name(l), t->n[l]);
     if (t->n[l]) {
         char key[16];
-        json_double(out, "mean", (double)tally_mean(t, l) * 1e-6);
+        json_put_member_double(out, "mean", (double)tally_mean(t, l) * 1e-6);
         for (int k = 0; k < 4; k++) {
             snprintf(key, sizeof key, "p%d", percents[k]);
-            json_double(out, key, (double)tally_percentile(t, l, percents[k]) * 1e-6);
+            json_put_member_double(out, key, (double)tally_percentile(t, l, percents[k]) * 1e-6);
         }
-        json_double(out, "max", (double)tally_percentile(t, l, 100) * 1e-6);
+        json_put_member_double(out, "max", (double)tally_percentile(t, l, 100) * 1e-6);
         buf_puts(out, ",\"percentiles\":[");
         for (int p = 1; p <= 100; p++) {
             buf_puts(out, p > 1 ? "," : "");
@@ -385,7 +373,7 @@ static void json_layouts(struct buf *out, const struct replay *p)
         json_ranks(out, l->ranks);
         buf_printf(out, ",\"sp\":%d,\"tp\":%d,\"pp\":%d,\"steps\":%llu,\"tokens\":%llu", l->layout.sp, l->layout.tp,
                    l->layout.pp, (unsigned long long)l->n_steps, (unsigned long long)l->n_tokens);
-        json_double(out, "busy_s", (double)l->busy_ns * 1e-9);
+        json_put_member_double(out, "busy_s", (double)l->busy_ns * 1e-9);
         buf_putc(out, '}');
     }
     buf_puts(out, "],\"switches\":[");
@@ -393,11 +381,11 @@ static void json_layouts(struct buf *out, const struct replay *p)
         const struct replay_switch *s = &p->switches[i];
         buf_printf(out, "%s{\"kind\":\"%s\",", i ? "," : "", s->failure ? "failure" : s->release ? "release" : "bind");
         json_ranks(out, s->ranks);
-        json_double(out, "at_s", (double)s->at_ns * 1e-9);
-        json_double(out, "wait_s", (double)s->wait_ns * 1e-9);
+        json_put_member_double(out, "at_s", (double)s->at_ns * 1e-9);
+        json_put_member_double(out, "wait_s", (double)s->wait_ns * 1e-9);
         buf_printf(out, ",\"kept\":%d,\"moved\":%d,\"parked\":%d,\"recomputed\":%d,", s->n_kept, s->n_moved,
                    s->n_parked, s->n_recomputed);
-        json_string(out, "reason", s->reason);
+        json_put_member(out, "reason", s->reason);
         buf_putc(out, '}');
     }
     buf_putc(out, ']');
@@ -520,7 +508,7 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
     const struct tally *t = &run->tally;
     const uint64_t *c = p->counters;
     buf_putc(out, '{');
-    json_string(out, "label", run->label);
+    json_put_member(out, "label", run->label);
     buf_printf(out,
                ",\"sha256\":\"%s\",\"stopped\":%s,\"conserved\":%s,\"requests\":%llu,\"finished\":%llu,\"refused\":%"
                "llu,\"failed\":%llu,\"unfinished\":%llu",
@@ -530,14 +518,14 @@ static void json_run(struct buf *out, const struct simulate_run *run, struct tal
     buf_printf(out, ",\"prompt_tokens\":%llu,\"output_tokens\":%llu,\"cached_tokens\":%llu,\"good\":%llu",
                (unsigned long long)t->n_prompt_tokens, (unsigned long long)t->n_output_tokens,
                (unsigned long long)t->n_cached_tokens, (unsigned long long)t->n_good);
-    json_double(out, "seconds", t->seconds);
-    json_double(out, "throughput", t->throughput);
-    json_double(out, "output_throughput", t->output_throughput);
-    json_double(out, "peak_throughput", t->peak_throughput);
-    json_double(out, "peak_output", t->peak_output);
-    json_double(out, "requests_per_s", t->requests_per_s);
-    json_double(out, "goodput", t->goodput);
-    json_double(out, "kv_high_water", p->kv_high);
+    json_put_member_double(out, "seconds", t->seconds);
+    json_put_member_double(out, "throughput", t->throughput);
+    json_put_member_double(out, "output_throughput", t->output_throughput);
+    json_put_member_double(out, "peak_throughput", t->peak_throughput);
+    json_put_member_double(out, "peak_output", t->peak_output);
+    json_put_member_double(out, "requests_per_s", t->requests_per_s);
+    json_put_member_double(out, "goodput", t->goodput);
+    json_put_member_double(out, "kv_high_water", p->kv_high);
     for (int l = 0; l < TALLY_COUNT; l++)
         simulate_json_latency(out, t, (enum tally_latency)l);
     json_classes(out, run, slo);
@@ -576,25 +564,25 @@ void simulate_json(const struct simulate_report *r, struct buf *out)
     const struct replay *p = &r->runs[0].replay;
     const struct limits *l = &p->limits;
     buf_puts(out, "{\"format\":\"moonshift-simulation-1\",");
-    json_string(out, "trace", r->trace);
+    json_put_member(out, "trace", r->trace);
     buf_putc(out, ',');
-    json_string(out, "machine", r->setup->machine);
+    json_put_member(out, "machine", r->setup->machine);
     if (r->setup->drafts) {
         buf_putc(out, ',');
-        json_string(out, "drafts", r->setup->drafts);
+        json_put_member(out, "drafts", r->setup->drafts);
     }
     buf_printf(out, ",\"seed\":%llu,\"max_requests\":%lld", (unsigned long long)o->seed, (long long)o->requests);
     if (o->from_s > 0)
-        json_double(out, "from_seconds", o->from_s);
+        json_put_member_double(out, "from_seconds", o->from_s);
     if (o->rate > 0)
-        json_double(out, "rate", o->rate);
+        json_put_member_double(out, "rate", o->rate);
     if (o->nodes > 1) {
         buf_printf(out, ",\"nodes\":%lld,", (long long)o->nodes);
-        json_string(out, "router", router_word(o->router));
+        json_put_member(out, "router", router_word(o->router));
     }
-    json_double(out, "max_seconds", o->seconds);
-    json_double(out, "slo_ttft_ms", o->slo_ttft_ms);
-    json_double(out, "slo_tpot_ms", o->slo_tpot_ms);
+    json_put_member_double(out, "max_seconds", o->seconds);
+    json_put_member_double(out, "slo_ttft_ms", o->slo_ttft_ms);
+    json_put_member_double(out, "slo_tpot_ms", o->slo_tpot_ms);
     buf_printf(out,
                ",\"ranks\":%d,\"kv_blocks\":%d,\"tokens_per_block\":%d,\"kv_bytes\":%zu,\"limits\":{\"max_num_seqs\":%"
                "d,\"max_num_batched_tokens\":%d,"

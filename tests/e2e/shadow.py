@@ -104,6 +104,20 @@ def it_is_begun_shown_and_ended(folder):
     assert "an operator has ended it; of " in log[-1]["reason"] and log[-2]["from"] == sha(FCFS), log[-2:]
 
 
+def a_recording_is_what_it_is_without(folder):
+    """What is recorded beside a policy that would do other things is decided again without it."""
+    path = os.path.join(folder, "it.rec")
+    with Site(None, "--max-num-seqs", "4", "--record", path) as s:
+        traffic(s)
+        assert s.ask("POST", "/admin/policies/lazy/shadow", LAZY)[0] == 200
+        traffic(s)
+        traffic(s, 4, priority=7)
+        assert report(s)["decisions"]["compared"] > 20
+        s.end()
+    r = subprocess.run([BINARY, "simulate", "--trace", path], capture_output=True, text=True, env=HOME, timeout=WAIT_S)
+    assert r.returncode == 0 and ", all equal to the recording\n" in r.stdout, (r.stdout, r.stderr)
+
+
 def what_was_beside_can_go_live(folder):
     with Site(os.path.join(folder, "state")) as s:
         assert s.ask("PUT", "/admin/policies/mine?activate=0", variant(1))[0] == 200
@@ -165,6 +179,7 @@ if __name__ == "__main__":
     cases.run(
         [
             it_is_begun_shown_and_ended,
+            a_recording_is_what_it_is_without,
             what_was_beside_can_go_live,
             what_cannot_be_is_refused,
             one_whose_calls_fail_ends,

@@ -133,14 +133,21 @@ struct outcome {
     uint64_t counters[COUNTER_COUNT], steps;
 };
 
-static void run(struct outcome *out, const char *live, const char *shadow, uint64_t seed)
+/* fails: a rank does, in the middle. */
+static void run(struct outcome *out, const char *live, const char *shadow, uint64_t seed, bool fails)
 {
     struct rig *t = &out->rig;
     struct load l = {0};
     struct buf source = {0};
     memset(out, 0, sizeof *out);
     rng_init(&l.rng, seed);
-    rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 40, .starvation_s = 1, .probation_s = 1});
+    rig_open(t, &(struct rig_knobs){.ranks = 4,
+                                    .group_size = 1,
+                                    .blocks = 40,
+                                    .starvation_s = 1,
+                                    .probation_s = 1,
+                                    .fail_rank = 2,
+                                    .fail_at_step = fails ? 900 : 0});
     read_policy(live, &source);
     assert_int_equal(rig_swap(t, live, source.data), 0);
     drive(t, &l, 3 * SECOND);
@@ -181,8 +188,10 @@ static void nothing_is_other_with_a_shadow(void **state)
                                            {"fair", vandal},   {"auto", "shift"},   {"leastwaste", vandal}};
     static struct outcome with, without;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        run(&without, pairs[i][0], NULL, 3 + i);
-        run(&with, pairs[i][0], pairs[i][1], 3 + i);
+        bool fails = i % 2;
+        run(&without, pairs[i][0], NULL, 3 + i, fails);
+        run(&with, pairs[i][0], pairs[i][1], 3 + i, fails);
+        assert_true(with.counters[C_RANK_FAILURES] == fails);
         assert_true(without.rig.n_tags > 100);
         assert_int_equal(with.rig.n_tags, without.rig.n_tags);
         assert_memory_equal(with.rig.heard, without.rig.heard, sizeof with.rig.heard);

@@ -229,12 +229,28 @@ static void test_doubles(void **state)
     }
 }
 
+static void test_members(void **state)
+{
+    (void)state;
+    struct buf b = {0};
+    buf_putc(&b, '{');
+    json_put_member(&b, "a", "x\"y");
+    json_put_member_double(&b, "b", 0.5);
+    buf_puts(&b, ",\"c\":[{");
+    json_put_member(&b, "d", NULL);
+    buf_puts(&b, "}],");
+    json_put_member(&b, "e", "");
+    buf_putc(&b, '}');
+    assert_true(buf_equals(&b, "{\"a\":\"x\\\"y\",\"b\":0.5,\"c\":[{\"d\":null}],\"e\":\"\"}"));
+    buf_free(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trips), cmocka_unit_test(test_refusals), cmocka_unit_test(test_limits),
         cmocka_unit_test(test_reading),     cmocka_unit_test(test_styles),   cmocka_unit_test(test_many_equal_keys),
-        cmocka_unit_test(test_doubles),
+        cmocka_unit_test(test_doubles),     cmocka_unit_test(test_members),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

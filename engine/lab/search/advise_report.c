@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/lab/search/advise_inner.h"
@@ -122,18 +123,6 @@ static void put_head(const struct advise *a, struct buf *out)
 
 /* ---- JSON */
 
-static void put_text(struct buf *out, const char *key, const char *s)
-{
-    buf_printf(out, ",\"%s\":", key);
-    buf_put_json(out, s, strlen(s));
-}
-
-static void put_number(struct buf *out, const char *key, double v)
-{
-    buf_printf(out, ",\"%s\":", key);
-    json_put_double(out, v);
-}
-
 static void json_flags(const struct advise *a, const struct candidate *c, struct buf *out)
 {
     struct strings words = {0};
@@ -157,28 +146,28 @@ void advise_json_candidate(const struct advise *a, const struct candidate *c, st
                "\"chunk\":%d",
                c->groups, c->layout.sp, c->layout.tp, c->layout.pp, c->sharded ? "true" : "false", c->second.tp,
                c->slots, c->chunk);
-    put_text(out, "policy", words.data);
+    json_put_member(out, "policy", words.data);
     json_flags(a, c, out);
-    put_number(out, "weight_bytes", c->weights);
-    put_number(out, "kv_bytes", c->kv);
-    put_number(out, "reserve_bytes", a->facts.reserve);
-    put_number(out, "formula_requests_per_s", c->price[GOAL_THROUGHPUT]);
-    put_number(out, "formula_ttft_ms", c->price[GOAL_TTFT] * 1e3);
-    put_number(out, "formula_tpot_ms", c->price[GOAL_TPOT] * 1e3);
+    json_put_member_double(out, "weight_bytes", c->weights);
+    json_put_member_double(out, "kv_bytes", c->kv);
+    json_put_member_double(out, "reserve_bytes", a->facts.reserve);
+    json_put_member_double(out, "formula_requests_per_s", c->price[GOAL_THROUGHPUT]);
+    json_put_member_double(out, "formula_ttft_ms", c->price[GOAL_TTFT] * 1e3);
+    json_put_member_double(out, "formula_tpot_ms", c->price[GOAL_TPOT] * 1e3);
     if (c->known) {
-        put_number(out, "throughput", c->value[GOAL_THROUGHPUT]);
-        put_number(out, "output_throughput", c->output);
-        put_number(out, "requests_per_s", c->requests_per_s);
-        put_number(out, "goodput", c->goodput);
-        put_number(out, "p95_ttft_ms", c->value[GOAL_TTFT]);
-        put_number(out, "p95_tpot_ms", c->value[GOAL_TPOT]);
-        put_number(out, "mean_ttft_ms", c->mean[GOAL_TTFT]);
-        put_number(out, "mean_tpot_ms", c->mean[GOAL_TPOT]);
-        put_number(out, "finished", c->finished);
-        put_number(out, "outside", c->outside);
+        json_put_member_double(out, "throughput", c->value[GOAL_THROUGHPUT]);
+        json_put_member_double(out, "output_throughput", c->output);
+        json_put_member_double(out, "requests_per_s", c->requests_per_s);
+        json_put_member_double(out, "goodput", c->goodput);
+        json_put_member_double(out, "p95_ttft_ms", c->value[GOAL_TTFT]);
+        json_put_member_double(out, "p95_tpot_ms", c->value[GOAL_TPOT]);
+        json_put_member_double(out, "mean_ttft_ms", c->mean[GOAL_TTFT]);
+        json_put_member_double(out, "mean_tpot_ms", c->mean[GOAL_TPOT]);
+        json_put_member_double(out, "finished", c->finished);
+        json_put_member_double(out, "outside", c->outside);
     }
     if (c->failure)
-        put_text(out, "failure", c->failure);
+        json_put_member(out, "failure", c->failure);
     buf_putc(out, '}');
     buf_free(&words);
 }
@@ -187,17 +176,17 @@ static void json_plan(const struct advise *a, int best[GOAL_COUNT][BEST], const 
 {
     const struct advise_load *l = &a->load;
     buf_puts(out, "{\"format\":\"moonshift-plan-1\"");
-    put_text(out, "hardware", a->ask->hardware);
-    put_text(out, "model", a->ask->model);
-    put_text(out, "trace", l->spec);
+    json_put_member(out, "hardware", a->ask->hardware);
+    json_put_member(out, "model", a->ask->model);
+    json_put_member(out, "trace", l->spec);
     buf_printf(out, ",\"ranks\":%d,\"requests\":%lld,\"cut\":%s", a->n_ranks, (long long)l->n_simulated,
                l->cut ? "true" : "false");
-    put_number(out, "mean_input", l->input);
-    put_number(out, "mean_output", l->output);
-    put_number(out, "rate", l->rate);
-    put_number(out, "slo_ttft_ms", a->ask->slo_ttft_ms);
-    put_number(out, "slo_tpot_ms", a->ask->slo_tpot_ms);
-    put_number(out, "price", a->ask->price);
+    json_put_member_double(out, "mean_input", l->input);
+    json_put_member_double(out, "mean_output", l->output);
+    json_put_member_double(out, "rate", l->rate);
+    json_put_member_double(out, "slo_ttft_ms", a->ask->slo_ttft_ms);
+    json_put_member_double(out, "slo_tpot_ms", a->ask->slo_tpot_ms);
+    json_put_member_double(out, "price", a->ask->price);
     buf_printf(out, ",\"simulated\":%d,\"without_room\":%d,\"best\":{", a->n_simulated, a->n_refused);
     for (int g = 0; g < GOAL_COUNT; g++) {
         buf_printf(out, "%s\"%s\":[", g ? "," : "", goal_names[g]);

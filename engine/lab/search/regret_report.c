@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/json.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/lab/search/regret_inner.h"
@@ -135,18 +136,6 @@ static void put_head(const struct regret *g, struct buf *out)
 
 /* ---- JSON */
 
-static void put_text(struct buf *out, const char *key, const char *s)
-{
-    buf_printf(out, "\"%s\":", key);
-    buf_put_json(out, s, strlen(s));
-}
-
-static void put_number(struct buf *out, const char *key, double v)
-{
-    buf_printf(out, ",\"%s\":", key);
-    json_put_double(out, v);
-}
-
 static void json_by_metric(const struct regret *g, const struct run *r, struct buf *out)
 {
     buf_puts(out, ",\"metrics\":{");
@@ -158,12 +147,12 @@ static void json_by_metric(const struct regret *g, const struct run *r, struct b
         buf_put_json(out, g->metrics[m].name, strlen(g->metrics[m].name));
         buf_puts(out, ":{\"value\":");
         json_put_double(out, r->values[m]);
-        put_number(out, "regret", regret_ratio(g, m, r, bound) - 1);
+        json_put_member_double(out, "regret", regret_ratio(g, m, r, bound) - 1);
         buf_puts(out, ",\"worst\":[");
         for (int i = 0; i < w.n; i++) {
             buf_printf(out, "%s{\"from_s\":", i ? "," : "");
             json_put_double(out, w.spans[i] * g->span_s);
-            put_number(out, "share", w.shares[i]);
+            json_put_member_double(out, "share", w.shares[i]);
             buf_putc(out, '}');
         }
         buf_puts(out, "]}");
@@ -175,22 +164,22 @@ static void json_run(const struct regret *g, const struct run *r, struct buf *ou
 {
     static const char *const kinds[] = {"policy", "static", "schedule"};
     buf_putc(out, '{');
-    put_text(out, "kind", kinds[r->kind]);
+    json_put_member(out, "kind", kinds[r->kind]);
     buf_putc(out, ',');
-    put_text(out, "asked", r->asked);
+    json_put_member(out, "asked", r->asked);
     if (r->kind == RUN_SCHEDULE) {
         buf_puts(out, ",\"schedule\":");
         regret_schedule_json(g, r, out);
     }
     if (r->known) {
         buf_printf(out, ",\"counts\":%s", regret_counts(g, r) ? "true" : "false");
-        put_number(out, "finished", r->finished);
-        put_number(out, "outside", r->outside);
+        json_put_member_double(out, "finished", r->finished);
+        json_put_member_double(out, "outside", r->outside);
         json_by_metric(g, r, out);
     }
     if (r->failure) {
         buf_putc(out, ',');
-        put_text(out, "failure", r->failure);
+        json_put_member(out, "failure", r->failure);
     }
     buf_putc(out, '}');
 }
@@ -215,9 +204,9 @@ static int write_files(const struct regret *g, struct err *e)
     int rc = 0;
     if (g->ask->json) {
         buf_puts(&out, "{\"format\":\"moonshift-regret-1\",");
-        put_text(&out, "trace", g->ask->trace);
-        put_number(&out, "bin_s", g->horizon_s / g->n_bins);
-        put_number(&out, "span_s", g->span_s);
+        json_put_member(&out, "trace", g->ask->trace);
+        json_put_member_double(&out, "bin_s", g->horizon_s / g->n_bins);
+        json_put_member_double(&out, "span_s", g->span_s);
         buf_printf(&out, ",\"simulations\":%d,\"bound\":{", g->n_spent);
         json_bounds(g, &out);
         buf_puts(&out, "},\"runs\":[");

@@ -1,20 +1,9 @@
+#include "engine/base/json.h"
 #include "engine/serve/whatif/report.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-static void put_text(struct buf *out, const char *key, const char *text)
-{
-    buf_printf(out, "\"%s\":", key);
-    buf_put_json(out, text, strlen(text));
-}
-
-static void put_number(struct buf *out, const char *key, double v)
-{
-    buf_printf(out, ",\"%s\":", key);
-    json_put_double(out, v);
-}
 
 /* As it stands there; null where it is not. */
 static void pass(struct buf *out, const char *as, const struct json *value)
@@ -99,9 +88,9 @@ static void put_run(struct buf *out, const char *key, const struct whatif_policy
                                          "preemptions", "steps",    "seconds", "throughput"};
     const struct json *policy = json_find(run, "policy"), *error = json_find(policy, "last_error");
     buf_printf(out, ",\"%s\":{", key);
-    put_text(out, "name", p->name);
+    json_put_member(out, "name", p->name);
     buf_putc(out, ',');
-    put_text(out, "sha256", p->sha256);
+    json_put_member(out, "sha256", p->sha256);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         pass(out, counts[i], json_find(run, counts[i]));
     pass(out, "output_throughput", json_find(run, "output_throughput"));
@@ -110,11 +99,11 @@ static void put_run(struct buf *out, const char *key, const struct whatif_policy
     put_latency(out, run, "tpot_ms");
     put_latency(out, run, "queue_ms");
     put_latency(out, run, "completion_ms");
-    put_number(out, "guessed", guessed_share(run));
+    json_put_member_double(out, "guessed", guessed_share(run));
     pass(out, "guesses", json_find(json_find(run, "recording"), "guesses"));
     buf_printf(out, ",\"errors\":%.0f,\"withdrawn\":%.0f,", n_fallbacks(run),
                json_number(json_find(policy, "withdrawn")));
-    put_text(out, "last_error", json_text(error) ? json_text(error) : "");
+    json_put_member(out, "last_error", json_text(error) ? json_text(error) : "");
     put_curves(out, run);
     buf_putc(out, '}');
 }
@@ -208,7 +197,7 @@ int whatif_report(const struct whatif_report *r, const struct json *result, stru
     if (!other || !recorded)
         return err_set(e, E_INPUT, "the simulation did not say what became of the policy");
     put_window(out, r->window);
-    put_number(out, "took_s", r->took_s);
+    json_put_member_double(out, "took_s", r->took_s);
     buf_puts(out, ",\"model\":{\"steps\":");
     json_write(out, json_find(recorded, "steps"), NULL);
     pass(out, "error", json_find(recorded, "model_error"));
