@@ -138,9 +138,10 @@ function takePulse(it) {
 
 // ---- pictures
 
-function curve(id, names, format) {
+// full: what the top of the picture stands for; without it the most that is shown.
+function curve(id, names, format, full) {
   const values = names.map(name => pulses.map(p => p.seen[name] ?? p[name] ?? null));
-  const most = Math.max(0, ...values.flat().filter(v => v !== null)), top = most || 1;
+  const most = Math.max(0, ...values.flat().filter(v => v !== null)), top = full ?? (most || 1);
   const x = i => 480 - (pulses.length - 1 - i) * 480 / (WINDOW - 1);
   $(id).replaceChildren(...values.map((row, k) => {
     let d = "", pen = false;
@@ -150,7 +151,7 @@ function curve(id, names, format) {
     });
     return shape("path", {d, class: `s${k}`});
   }));
-  say(`${id}-top`, most ? `top ${format(most)}` : "");
+  say(`${id}-top`, most ? `top ${format(top)}` : "");
 }
 
 const colours = new Map(); // layout -> its class, in the order of appearance
@@ -350,7 +351,7 @@ function drawBeside(it) {
   say("b-live", b.live_did || "–");
   say("b-would", b.shadow_would || "–");
   rows("b-verbs", Object.entries(b.verbs).map(([name, n]) => [name, count(n.both), count(n.live), count(n.shadow)]));
-  curve("c-same", ["same"], v => `${(100 * v).toFixed(0)}%`);
+  curve("c-same", ["same"], v => `${(100 * v).toFixed(0)}%`, 1);
 }
 
 $("params").onsubmit = e => e.preventDefault();
@@ -395,7 +396,7 @@ async function check() {
 // Both over one time and one scale; where nobody came, the line goes on.
 function pair(id, runs, name, format) {
   const end = Math.max(1e-9, ...runs.map(r => r ? r.curve[name].length * r.curve.bin_s : 0));
-  const top = Math.max(1e-9, ...runs.flatMap(r => r ? r.curve[name] : []).filter(v => v !== null));
+  const most = Math.max(0, ...runs.flatMap(r => r ? r.curve[name] : []).filter(v => v !== null)), top = most || 1;
   $(id).replaceChildren(...runs.map((r, k) => {
     let d = "";
     r?.curve[name].forEach((v, i) => {
@@ -403,7 +404,7 @@ function pair(id, runs, name, format) {
     });
     return shape("path", {d: d && `${d}h.1`, class: `s${k}`});
   }));
-  say(`${id}-top`, `top ${format(top)}`);
+  say(`${id}-top`, most ? `top ${format(most)}` : "");
 }
 
 // Words, the figure of a run, how it is shown; and whether it follows from what steps take.
