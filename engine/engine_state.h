@@ -87,6 +87,7 @@ bool engine_catch_up(struct engine *engine);                     /* tells what w
 /* obey.c: orders about policies, and questions about what was decided; each is answered. */
 void engine_obey(struct engine *engine, struct engine_message *m);
 void engine_reply(struct engine *engine, uint64_t tag, int code, char *text, size_t n); /* text: heap, moves */
+void engine_reply_with(struct engine *engine, uint64_t tag, int code, struct buf *out); /* out: moves */
 
 /* drafts.c: what act.draft guesses with, and who hears of it */
 void engine_open_drafts(struct engine *engine);

@@ -10,6 +10,12 @@ void engine_reply(struct engine *engine, uint64_t tag, int code, char *text, siz
     engine_emit(engine, &(struct engine_event){.kind = EV_REPLY, .tag = tag, .code = code, .payload = text, .n = n});
 }
 
+void engine_reply_with(struct engine *engine, uint64_t tag, int rc, struct buf *out)
+{
+    size_t n = out->len;
+    engine_reply(engine, tag, rc, buf_take(out), n);
+}
+
 /* Answers with the policy's state, or with why it did not work. */
 static void reply_policy(struct engine *engine, uint64_t tag, int rc, const struct err *e)
 {
@@ -19,8 +25,7 @@ static void reply_policy(struct engine *engine, uint64_t tag, int rc, const stru
         buf_puts(&out, e->text);
     else
         live_state(&engine->live, engine->now_ns, &out);
-    size_t n = out.len;
-    engine_reply(engine, tag, rc, buf_take(&out), n);
+    engine_reply_with(engine, tag, rc, &out);
 }
 
 static void swap_policy(struct engine *engine, const struct engine_message *m)
@@ -62,8 +67,7 @@ static void tell_history(struct engine *engine, const struct engine_message *m)
     int rc = m->kind == IN_STORY ? engine_put_story(engine, m->payload, (int)m->n, &out)
                                  : engine_put_decisions(engine, m->payload, &out);
     mem_free(m->payload);
-    size_t n = out.len;
-    engine_reply(engine, m->tag, rc, buf_take(&out), n);
+    engine_reply_with(engine, m->tag, rc, &out);
 }
 
 /* The one beside the live one, after what was asked for. */
@@ -75,8 +79,7 @@ static void reply_shadow(struct engine *engine, uint64_t tag, int rc, const stru
         buf_puts(&out, e->text);
     else
         shadow_put(&engine->shadow, engine->now_ns, &out);
-    size_t n = out.len;
-    engine_reply(engine, tag, rc, buf_take(&out), n);
+    engine_reply_with(engine, tag, rc, &out);
 }
 
 static void begin_shadow(struct engine *engine, const struct engine_message *m)

@@ -103,20 +103,22 @@ bool engine_event_token(const struct engine_event *ev, int i, struct engine_even
     return true;
 }
 
+static void tell_of_policy(struct engine *engine, struct buf *json)
+{
+    size_t n = json->len;
+    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(json), .n = n});
+}
+
 void engine_tell_change(struct engine *engine)
 {
     struct buf out = {0};
-    if (!live_take_change(&engine->live, &out))
-        return;
-    size_t n = out.len;
-    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
+    if (live_take_change(&engine->live, &out))
+        tell_of_policy(engine, &out);
 }
 
 void engine_tell_shadow(struct engine *engine)
 {
     struct buf out = {0};
-    if (!shadow_take_end(&engine->shadow, &out))
-        return;
-    size_t n = out.len;
-    engine_emit(engine, &(struct engine_event){.kind = EV_POLICY, .payload = buf_take(&out), .n = n});
+    if (shadow_take_end(&engine->shadow, &out))
+        tell_of_policy(engine, &out);
 }

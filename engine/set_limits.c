@@ -55,7 +55,5 @@ void engine_take_limits(struct engine *engine, const struct engine_message *m)
     else
         put_limits(engine, &was, &out);
     mem_free(m->payload);
-    struct engine_event reply = {.kind = EV_REPLY, .tag = m->tag, .code = rc, .n = out.len};
-    reply.payload = buf_take(&out);
-    engine_emit(engine, &reply);
+    engine_reply_with(engine, m->tag, rc, &out);
 }
