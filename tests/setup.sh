@@ -35,6 +35,7 @@ san:address               | test | gcc              | libasan             | gcc-
 san:undefined             | test | gcc              | libubsan            | gcc-libs
 san:thread                | test | gcc              | libtsan             | gcc-libs
 hdr:simde/x86/f16c.h      | test | libsimde-dev     | simde-devel         | simde
+cmd:mold                  | test | mold             | mold                | mold
 cmd:curl                  | test | curl             | curl                | curl
 cmd:spin                  | test | spin             | spin                | spin
 cmd:chromium              | all  | chromium         | chromium            | chromium
