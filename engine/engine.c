@@ -132,8 +132,11 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         live_init(&engine->live, &engine->facts, s->quiet);
         engine->live.witness = s->witness;
         shadow_init(&engine->shadow, &engine->world, s->clock, s->shadow_share);
+        if (s->threaded)
+            rc = retired_start(&engine->retired, e);
+        engine->live.retired = engine->shadow.retired = engine->retired;
         engine->outbox = queue_create(sizeof(struct engine_event), 0, s->threaded);
-        if (!engine->outbox)
+        if (!rc && !engine->outbox)
             rc = err_set(e, E_SYS, "cannot make an eventfd");
     }
     memset(&engine->setup.policy, 0, sizeof engine->setup.policy);
@@ -198,6 +201,7 @@ void engine_destroy(struct engine *engine)
     engine_drop_reshards(engine);
     live_free(&engine->live);
     shadow_free(&engine->shadow);
+    retired_stop(engine->retired);
     guards_free(engine->guards);
     plan_free(&engine->plan);
     struct engine_message m;
@@ -541,6 +545,7 @@ bool engine_turn(struct engine *engine)
     tell_embed(engine);
     live_idle(&engine->live); /* while the step just posted runs */
     shadow_idle(&engine->shadow);
+    retired_wake(engine->retired);
     return true;
 }
 
@@ -571,6 +576,7 @@ void engine_run(void *arg)
     while (!(engine->stopping && engine->world.requests.n_live == 0 && engine->n_moving == 0)) {
         if (engine_turn(engine))
             continue;
+        retired_wake(engine->retired);
         int64_t now = clock_now(engine->setup.clock), wait = 1000000000;
         engine_log_rates(engine, now);
         int64_t next = engine_next_ns(engine);

@@ -26,6 +26,7 @@ struct engine {
     struct engine_setup setup;
     struct world world;
     struct metrics metrics;
+    struct retired *retired; /* NULL: not threaded */
     struct live live;
     struct shadow shadow;
     struct stories stories;

@@ -8,6 +8,7 @@
 
 #include "engine/policy.h"
 #include "engine/probation.h"
+#include "engine/retired.h"
 #include "engine/witness.h"
 
 enum {
@@ -46,6 +47,7 @@ struct live {
     struct live_change change; /* the last one; whoever tells it takes it away */
     struct node_facts node;
     const struct witness *witness; /* NULL: none; set by the engine */
+    struct retired *retired;       /* where policies go that have gone; NULL: they are destroyed at once */
     struct probation probation;    /* of the active policy. Its guards are set by the engine once it has begun */
     bool quiet;
     uint64_t next_generation;
