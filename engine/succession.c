@@ -362,6 +362,7 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns)
             if (all[i]->parent)
                 continue; /* no policy admits a probe */
             live_admit(l, all[i], &v, &a);
+            v.kept = !a.hold_until_ns;
             admission_obey(&a, w, all[i], now_ns); /* who is in already stays in: a refusal here has no meaning */
         }
         mem_free(all);
