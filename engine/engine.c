@@ -150,6 +150,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         engine_destroy(engine);
         return rc;
     }
+    live_tend(&engine->live);
     begin_watch(engine);
     *out = engine;
     return rc;
@@ -493,6 +494,14 @@ static void tell_turned(struct engine *engine, const struct plan *p)
         w->turned(w->ctx, engine->now_ns, p);
 }
 
+/* What swaps have left for when the step that they were before has begun, or nothing can begin. */
+static void end_turn(struct engine *engine)
+{
+    live_tend(&engine->live);
+    engine_answer_swaps(engine);
+    retired_wake(engine->retired);
+}
+
 bool engine_turn(struct engine *engine)
 {
     bool did = ingest(engine), waited = engine->world.partition.n_pending > 0;
@@ -525,6 +534,7 @@ bool engine_turn(struct engine *engine)
         stories_look(&engine->stories, &engine->world, now);
         if (did || waited || n_freed)
             tell_turned(engine, NULL);
+        end_turn(engine);
         return did;
     }
     struct view v;
@@ -545,7 +555,7 @@ bool engine_turn(struct engine *engine)
     tell_embed(engine);
     live_idle(&engine->live); /* while the step just posted runs */
     shadow_idle(&engine->shadow);
-    retired_wake(engine->retired);
+    end_turn(engine);
     return true;
 }
 
@@ -576,7 +586,6 @@ void engine_run(void *arg)
     while (!(engine->stopping && engine->world.requests.n_live == 0 && engine->n_moving == 0)) {
         if (engine_turn(engine))
             continue;
-        retired_wake(engine->retired);
         int64_t now = clock_now(engine->setup.clock), wait = 1000000000;
         engine_log_rates(engine, now);
         int64_t next = engine_next_ns(engine);

@@ -124,9 +124,25 @@ void live_refused(struct live *l, const char *why)
     snprintf(l->last_error, sizeof l->last_error, "%s", why);
 }
 
+/* To write a log line takes long: that is no part of a swap. */
+static void say_live(struct live *l)
+{
+    if (l->unsaid && !l->quiet)
+        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name,
+                 l->active.sha256, l->active.generation, l->previous.name, l->previous.sha256);
+    l->unsaid = false;
+}
+
+void live_tend(struct live *l)
+{
+    say_live(l);
+    probation_tend(&l->probation);
+}
+
 /* p takes over from the active policy, which becomes the previous one. */
 static int replace(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
+    say_live(l);
     int rc = import_old(l, p, e);
     if (!rc)
         rc = begin(l, p, w, now_ns, e);
@@ -148,9 +164,7 @@ static int replace(struct live *l, struct policy *p, struct world *w, int64_t no
     l->active = *p;
     memset(p, 0, sizeof *p);
     count_from_now(l, w, now_ns);
-    if (!l->quiet)
-        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name,
-                 l->active.sha256, l->active.generation, l->previous.name, l->previous.sha256);
+    l->unsaid = true;
     return 0;
 }
 
@@ -176,6 +190,7 @@ int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns,
 static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *e)
 {
     struct policy before = l->has_previous ? l->previous : l->native;
+    say_live(l);
     int rc = begin(l, &before, w, now_ns, e);
     if (rc) {
         err_prefix(e, rc, "%s cannot begin again, so the engine's own policy decides", before.name);

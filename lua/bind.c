@@ -239,6 +239,12 @@ static const struct group *last_to_step(const struct partition *p)
     return last;
 }
 
+static double head_tokens(const struct world *w)
+{
+    const struct request *head = world_head(w);
+    return head ? head->n_tokens : 0;
+}
+
 static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
 {
     const struct world *w = v->world;
@@ -257,8 +263,7 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_LAST_TOKENS] = g ? g->last_step_tokens : 0;
     out[S_LAST_MS] = g ? (double)g->last_step_ns * 1e-6 : 0;
     out[S_LAST_SWITCH_MS] = orders_last_switch_ms(v);
-    const struct request *head = world_head(w);
-    out[S_HEAD_TOKENS] = head ? head->n_tokens : 0;
+    out[S_HEAD_TOKENS] = head_tokens(w);
     out[S_GROUP_CAPACITY] = (double)world_group_capacity(w);
     out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
@@ -267,13 +272,6 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_COPIES] = w->n_copying;
     out[S_HOST_FREE] = host < 0 ? 0 : kv_available(&w->kv, host);
     out[S_HOST_TOTAL] = host < 0 ? 0 : kv_place(&w->kv, host)->n_blocks;
-}
-
-static void keep_scalars(const struct bind *b, const struct world *w, double out[SCALAR_COUNT])
-{
-    const struct request *head = world_head(w);
-    memcpy(out, b->scalars, sizeof b->scalars);
-    out[S_HEAD_TOKENS] = head ? head->n_tokens : 0;
 }
 
 /* Stack: keys at `keys`, the view table on top. A scalar must be what was written. */
@@ -289,10 +287,9 @@ static bool check_scalar(const struct bind *b, lua_State *L, int keys, int i)
 static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, bool all)
 {
     double now[SCALAR_COUNT];
-    if (v->kept && !all)
-        keep_scalars(b, v->world, now);
-    else
-        read_scalars(v, now);
+    if (v->kept && !all && head_tokens(v->world) == b->scalars[S_HEAD_TOKENS])
+        return true;
+    read_scalars(v, now);
     bind_push(b, L, b->keys_ref);
     bind_push(b, L, b->view_ref);
     int view = lua_gettop(L), keys = view - 1;
