@@ -57,7 +57,7 @@ void live_metrics(const struct live *l, struct buf *out)
                "\npolicy_swaps_total{kind=\"retried\"} %" PRIu64 "\n",
                l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts, l->n_retries);
     buf_printf(out,
-               "# HELP policy_swap_seconds Duration of the last swap on the engine's thread.\n# TYPE "
+               "# HELP policy_swap_seconds By how much the last swap delayed a step.\n# TYPE "
                "policy_swap_seconds gauge\n"
                "policy_swap_seconds %.9f\n",
                l->last_swap_seconds);
