@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Policies replaced under load: N greedy streams run all the time while the live policy is changed some thirty times a
-second, as far as the machine keeps up (1,000 swaps in a minute are 16.7 a second), by PUT (fcfs, priority), by a broken PUT (which must be refused and change nothing), by
-params, by rollback, and by writing the live policy's file; another policy is asked beside it all the time. Every text
-must equal that of a run without any change, token by token. Then, under the priority policy, a late urgent request must
-overtake.
+second, as far as the machine keeps up (1,000 swaps in a minute are 16.7 a second), by PUT (fcfs, priority), by a broken
+PUT (which must be refused and change nothing), by params, by rollback, and by writing the live policy's file; another
+policy is asked beside it all the time. Every text must equal that of a run without any change, token by token. Then,
+under the priority policy, a late urgent request must overtake.
 usage: live_edit.py --binary build/moonshift [--seconds 60] [--streams 64] -- SERVE_ARGUMENTS"""
 
 import asyncio
