@@ -137,11 +137,8 @@ static int read_missing(lua_State *L)
         lua_pushstring(L, b->subject->spec->name);
         lua_rawset(L, 1);
         vm_host_leave(vm_of(L));
-        lua_pushvalue(L, 2);
-        lua_rawget(L, 1);
-        if (!lua_isnil(L, -1))
-            return 1;
-        lua_pop(L, 1);
+        lua_gettable(L, 1); /* what is not there now either comes here again */
+        return 1;
     }
     lua_pushvalue(L, lua_upvalueindex(1)); /* it says what is wrong, and what was meant */
     lua_insert(L, 1);
