@@ -132,8 +132,11 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         live_init(&engine->live, &engine->facts, s->quiet);
         engine->live.witness = s->witness;
         shadow_init(&engine->shadow, &engine->world, s->clock, s->shadow_share);
+        if (s->threaded)
+            rc = retired_start(&engine->retired, e);
+        engine->live.retired = engine->shadow.retired = engine->retired;
         engine->outbox = queue_create(sizeof(struct engine_event), 0, s->threaded);
-        if (!engine->outbox)
+        if (!rc && !engine->outbox)
             rc = err_set(e, E_SYS, "cannot make an eventfd");
     }
     memset(&engine->setup.policy, 0, sizeof engine->setup.policy);
@@ -147,6 +150,7 @@ int engine_create(struct engine **out, const struct engine_setup *s, struct err 
         engine_destroy(engine);
         return rc;
     }
+    live_tend(&engine->live);
     begin_watch(engine);
     *out = engine;
     return rc;
@@ -198,6 +202,7 @@ void engine_destroy(struct engine *engine)
     engine_drop_reshards(engine);
     live_free(&engine->live);
     shadow_free(&engine->shadow);
+    retired_stop(engine->retired);
     guards_free(engine->guards);
     plan_free(&engine->plan);
     struct engine_message m;
@@ -489,6 +494,14 @@ static void tell_turned(struct engine *engine, const struct plan *p)
         w->turned(w->ctx, engine->now_ns, p);
 }
 
+/* What swaps have left for when the step that they were before has begun, or nothing can begin. */
+static void end_turn(struct engine *engine)
+{
+    live_tend(&engine->live);
+    engine_answer_swaps(engine);
+    retired_wake(engine->retired);
+}
+
 bool engine_turn(struct engine *engine)
 {
     bool did = ingest(engine), waited = engine->world.partition.n_pending > 0;
@@ -521,6 +534,7 @@ bool engine_turn(struct engine *engine)
         stories_look(&engine->stories, &engine->world, now);
         if (did || waited || n_freed)
             tell_turned(engine, NULL);
+        end_turn(engine);
         return did;
     }
     struct view v;
@@ -541,6 +555,7 @@ bool engine_turn(struct engine *engine)
     tell_embed(engine);
     live_idle(&engine->live); /* while the step just posted runs */
     shadow_idle(&engine->shadow);
+    end_turn(engine);
     return true;
 }
 

@@ -26,6 +26,7 @@ struct engine {
     struct engine_setup setup;
     struct world world;
     struct metrics metrics;
+    struct retired *retired; /* NULL: not threaded */
     struct live live;
     struct shadow shadow;
     struct stories stories;
@@ -53,8 +54,10 @@ struct engine {
     uint64_t n_posted_moves;
     struct disk_kv *disk; /* NULL: none */
     bool disk_said[2];    /* that reading failed; that writing did */
-    int64_t now_ns;   /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at
-                         one time */
+    int64_t now_ns; /* of the event that is being taken in, or of the turn: whatever follows from one thing happens at
+                       one time */
+    uint64_t unanswered[8]; /* tags of swaps that went well: answered at the end of the turn */
+    int n_unanswered;
     int64_t due_ns;   /* when the next parked request is due, or the next held one is let go; INT64_MAX: none */
     int n_idle_wakes; /* decisions since there was a request */
     bool saw_empty;   /* the policy has been asked since the last request ended */
@@ -86,6 +89,7 @@ bool engine_catch_up(struct engine *engine);                     /* tells what w
 
 /* obey.c: orders about policies, and questions about what was decided; each is answered. */
 void engine_obey(struct engine *engine, struct engine_message *m);
+void engine_answer_swaps(struct engine *engine); /* those of this turn, when the step that they were before has begun */
 void engine_reply(struct engine *engine, uint64_t tag, int code, char *text, size_t n); /* text: heap, moves */
 void engine_reply_with(struct engine *engine, uint64_t tag, int code, struct buf *out); /* out: moves */
 

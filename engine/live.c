@@ -24,13 +24,6 @@ enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v
     return v;
 }
 
-void live_destroy(struct policy *p)
-{
-    if (p->ops && p->ops->destroy)
-        p->ops->destroy(p->ctx);
-    memset(p, 0, sizeof *p);
-}
-
 void live_init(struct live *l, const struct node_facts *node, bool quiet)
 {
     memset(l, 0, sizeof *l);
@@ -43,9 +36,9 @@ void live_init(struct live *l, const struct node_facts *node, bool quiet)
 
 void live_free(struct live *l)
 {
-    live_destroy(&l->active);
-    live_destroy(&l->previous);
-    live_destroy(&l->rest.policy);
+    retired_give(l->retired, &l->active);
+    retired_give(l->retired, &l->previous);
+    retired_give(l->retired, &l->rest.policy);
 }
 
 struct verdict_counts live_verdicts(const struct live *l)

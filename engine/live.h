@@ -8,6 +8,7 @@
 
 #include "engine/policy.h"
 #include "engine/probation.h"
+#include "engine/retired.h"
 #include "engine/witness.h"
 
 enum {
@@ -46,6 +47,7 @@ struct live {
     struct live_change change; /* the last one; whoever tells it takes it away */
     struct node_facts node;
     const struct witness *witness; /* NULL: none; set by the engine */
+    struct retired *retired;       /* where policies go that have gone; NULL: they are destroyed at once */
     struct probation probation;    /* of the active policy. Its guards are set by the engine once it has begun */
     bool quiet;
     uint64_t next_generation;
@@ -67,11 +69,14 @@ struct live {
     int64_t last_swap_ns, next_starvation_check_ns[2]; /* in steps without room for one more, and with */
     char last_error[512]; /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;
+    bool unsaid; /* the log does not know yet that the active one has replaced the previous one */
 };
 
 void live_init(struct live *l, const struct node_facts *node, bool quiet);
 void live_free(struct live *l);
 
+/* The end of a turn: what a swap has left for later, when the step that it was before has begun. */
+void live_tend(struct live *l);
 /* p goes live (ctx moves, also on failure: it is destroyed then). Exports the old state, imports it, ends what the old
  * one left behind, calls start, asks admit for new keys of all requests. On failure the old policy goes on, with all
  * that it has ordered, and e says why. */

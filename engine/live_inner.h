@@ -10,6 +10,5 @@ bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v);
 /* Every verdict of a policy passes through here. */
 enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v);
 void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e);
-void live_destroy(struct policy *p);
 
 #endif

@@ -56,11 +56,12 @@ void live_metrics(const struct live *l, struct buf *out)
                "\npolicy_swaps_total{kind=\"rollback\"} %" PRIu64 "\npolicy_swaps_total{kind=\"withdrawn\"} %" PRIu64
                "\npolicy_swaps_total{kind=\"retried\"} %" PRIu64 "\n",
                l->n_swaps, l->n_refused_swaps, l->n_rollbacks, l->n_reverts, l->n_retries);
-    buf_printf(out,
-               "# HELP policy_swap_seconds Duration of the last swap on the engine's thread.\n# TYPE "
-               "policy_swap_seconds gauge\n"
-               "policy_swap_seconds %.9f\n",
-               l->last_swap_seconds);
+    buf_printf(
+        out,
+        "# HELP policy_swap_seconds What the last swap took of the engine thread before it decided again.\n# TYPE "
+        "policy_swap_seconds gauge\n"
+        "policy_swap_seconds %.9f\n",
+        l->last_swap_seconds);
     probation_metrics(&l->probation, out);
     put_hooks(l, out);
     struct buf labels = {0};

@@ -28,15 +28,34 @@ static void reply_policy(struct engine *engine, uint64_t tag, int rc, const stru
     engine_reply_with(engine, tag, rc, &out);
 }
 
+void engine_answer_swaps(struct engine *engine)
+{
+    struct err none = {0};
+    for (int i = 0; i < engine->n_unanswered; i++)
+        reply_policy(engine, engine->unanswered[i], 0, &none);
+    engine->n_unanswered = 0;
+}
+
+/* The whole state is an answer that takes longer to write than the swap took. */
+static void answer_later(struct engine *engine, uint64_t tag)
+{
+    if (engine->n_unanswered == (int)(sizeof engine->unanswered / sizeof engine->unanswered[0]))
+        engine_answer_swaps(engine);
+    engine->unanswered[engine->n_unanswered++] = tag;
+}
+
 static void swap_policy(struct engine *engine, const struct engine_message *m)
 {
     struct err e = {0};
     struct policy *p = m->payload;
     int rc = live_swap(&engine->live, p, &engine->world, engine->now_ns, &e);
-    engine->live.last_swap_seconds = (double)(clock_now(engine->setup.clock) - engine->now_ns) * 1e-9;
     mem_free(p);
     engine->changed = true;
-    reply_policy(engine, m->tag, rc, &e);
+    if (rc)
+        reply_policy(engine, m->tag, rc, &e);
+    else
+        answer_later(engine, m->tag);
+    engine->live.last_swap_seconds = (double)(clock_now(engine->setup.clock) - engine->now_ns) * 1e-9;
 }
 
 static void set_params(struct engine *engine, const struct engine_message *m)

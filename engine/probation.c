@@ -51,9 +51,17 @@ void probation_begin(struct probation *p, const struct world *w, int64_t now_ns)
     memset(p->oldest_ns, 0, sizeof p->oldest_ns);
     memset(p->n_overtook, 0, sizeof p->n_overtook);
     memset(p->reports, 0, sizeof p->reports);
-    probation_sum_up(p);
+    p->summed = false;
+    probation_sum_flows(p);
     if (g->open)
         settle(p, now_ns);
+}
+
+void probation_tend(struct probation *p)
+{
+    if (p->on && !p->summed)
+        probation_sum_up(p);
+    p->summed = true;
 }
 
 int64_t probation_next_ns(const struct probation *p)
@@ -99,6 +107,7 @@ enum probation_outcome probation_judge(struct probation *p, const struct world *
     *judged = p->on && p->guards->open > p->judged;
     if (!*judged)
         return PROBATION_GOES_ON;
+    probation_tend(p);
     p->judged = p->guards->open;
     if (w->partition.dead_ranks != p->dead_ranks) { /* less is served now, whoever decides */
         snprintf(reason, PROBATION_REASON_BYTES,

@@ -103,6 +103,7 @@ struct probation {
     double usual_waiting; /* requests that waited at the ends of the spans before, the mean */
     uint64_t busy_tokens; /* as much waiting is more than a span's work */
     struct flows_before flows;
+    bool summed; /* `before` is there */
     struct guard_before before[GUARD_KEYS];
     int64_t oldest_ns[GUARD_KEYS]; /* arrival of the oldest request of the key that had not begun at the end of the last
                                       span; 0: none */
@@ -112,8 +113,11 @@ struct probation {
     uint64_t n_ended[PROBATION_OUTCOMES];
 };
 
-/* p goes live: what was before is summed up. Nothing where there are no guards. */
+/* p goes live. Nothing where there are no guards. */
 void probation_begin(struct probation *p, const struct world *w, int64_t now_ns);
+/* The end of a turn: what was before is summed up, which takes longer than a step should wait for. Nothing where that
+ * is done. */
+void probation_tend(struct probation *p);
 /* Judges when a span has ended since the last time. Returns the outcome that is due, with its reason, or
  * PROBATION_GOES_ON; *judged: something was looked at, so the turn belongs in a recording. */
 enum probation_outcome probation_judge(struct probation *p, const struct world *w, int64_t now_ns, bool *judged,
@@ -129,7 +133,8 @@ void probation_state(const struct probation *p, int64_t now_ns, struct buf *json
 void probation_metrics(const struct probation *p, struct buf *out);
 
 /* ---- probation_judge.c */
-void probation_sum_up(struct probation *p); /* the window before now */
+void probation_sum_flows(struct probation *p); /* of the window before now */
+void probation_sum_up(struct probation *p);    /* the samples of the window before the swap, first_span being set */
 /* Fills the reports. Returns the guard that has tripped first; GUARD_COUNT: none. */
 enum guard probation_look(struct probation *p, const struct world *w, int64_t now_ns);
 const char *guard_name(enum guard g);

@@ -196,10 +196,25 @@ static struct flow_sums sum_flows(const struct probation *p, int64_t from, int64
     return out;
 }
 
+static int64_t window_before(int64_t span)
+{
+    return span > GUARD_WINDOW ? span - GUARD_WINDOW : 0;
+}
+
+void probation_sum_flows(struct probation *p)
+{
+    int64_t to = p->guards->open, from = window_before(to);
+    sum_up_flows(p, from, to);
+    for (p->flows.stretch = 1; p->flows.stretch <= MOST_OF_STRETCH && p->flows.n_steps * p->flows.stretch < 5;)
+        p->flows.stretch++;
+    struct flow_sums then = sum_flows(p, from, to, p->flows.stretch);
+    p->flows.slow_chance = chance_of(then.n_slow, then.n);
+}
+
 void probation_sum_up(struct probation *p)
 {
     const struct guards *g = p->guards;
-    int64_t to = g->open, from = to > GUARD_WINDOW ? to - GUARD_WINDOW : 0;
+    int64_t to = p->first_span - 1, from = window_before(to);
     for (int i = 0; i < GUARD_KEYS; i++) {
         struct guard_before *b = &p->before[i];
         *b = (struct guard_before){.serial = g->keys[i].serial};
@@ -207,11 +222,6 @@ void probation_sum_up(struct probation *p)
             sum_up_kind(g, i, (enum guard_kind)k, from, b);
         measure_load(g, i, from, to, &b->load);
     }
-    sum_up_flows(p, from, to);
-    for (p->flows.stretch = 1; p->flows.stretch <= MOST_OF_STRETCH && p->flows.n_steps * p->flows.stretch < 5;)
-        p->flows.stretch++;
-    struct flow_sums then = sum_flows(p, from, to, p->flows.stretch);
-    p->flows.slow_chance = chance_of(then.n_slow, then.n);
 }
 
 /* ---- requests that are late */

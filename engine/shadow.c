@@ -22,9 +22,7 @@ void shadow_init(struct shadow *s, struct world *w, const struct clock *clock, d
 
 static void drop_policy(struct shadow *s)
 {
-    if (s->policy.ops && s->policy.ops->destroy)
-        s->policy.ops->destroy(s->policy.ctx);
-    memset(&s->policy, 0, sizeof s->policy);
+    retired_give(s->retired, &s->policy);
     mem_free(s->keys);
     s->keys = NULL;
     s->n_keys = 0;

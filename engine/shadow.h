@@ -8,7 +8,7 @@
 #ifndef ENGINE_SHADOW_H
 #define ENGINE_SHADOW_H
 
-#include "engine/policy.h"
+#include "engine/retired.h"
 
 enum {
     SHADOW_STRIKES = 3,      /* calls that do not stand, of which the last one ends it */
@@ -72,6 +72,7 @@ struct shadow {
     struct policy policy; /* ops NULL: none runs */
     struct plan plan;     /* what it would do; never carried out */
     const struct clock *clock;
+    struct retired *retired; /* as in struct live */
     double share;            /* of the time, that it may take */
     bool asked;              /* about the decision that is being taken, and its call stood */
     bool told;               /* whoever follows it knows that it has ended */

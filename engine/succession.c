@@ -73,8 +73,11 @@ static void fetch_all(struct world *w)
  * is as it was. */
 static int begin(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
-    struct partition *before = mem_new(sizeof *before);
-    *before = w->partition;
+    struct partition *before = NULL; /* 75 KiB: kept only where there is something to put back */
+    if (w->ffn || !partition_is_free(&w->partition)) {
+        before = mem_new(sizeof *before);
+        *before = w->partition;
+    }
     struct ffn_modes usual = w->ffn_usual;
     enum draft_evict evict = w->evict;
     struct embed_rule embed = w->embed_rule;
@@ -86,7 +89,8 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     partition_let_go(w, now_ns);
     int rc = call_start(l, p, w, now_ns, e);
     if (rc) {
-        w->partition = *before;
+        if (before)
+            w->partition = *before;
         w->ffn_usual = usual;
         world_evict_drafts(w, evict);
         w->embed_rule = embed;
@@ -120,9 +124,25 @@ void live_refused(struct live *l, const char *why)
     snprintf(l->last_error, sizeof l->last_error, "%s", why);
 }
 
+/* To write a log line takes long: that is no part of a swap. */
+static void say_live(struct live *l)
+{
+    if (l->unsaid && !l->quiet)
+        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name,
+                 l->active.sha256, l->active.generation, l->previous.name, l->previous.sha256);
+    l->unsaid = false;
+}
+
+void live_tend(struct live *l)
+{
+    say_live(l);
+    probation_tend(&l->probation);
+}
+
 /* p takes over from the active policy, which becomes the previous one. */
 static int replace(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
+    say_live(l);
     int rc = import_old(l, p, e);
     if (!rc)
         rc = begin(l, p, w, now_ns, e);
@@ -132,28 +152,26 @@ static int replace(struct live *l, struct policy *p, struct world *w, int64_t no
         if (!l->quiet)
             log_warn("policy", "%s (%.12s) is refused: %s; %s goes on", p->name, p->sha256, e ? e->text : "?",
                      l->active.name);
-        live_destroy(p);
+        retired_give(l->retired, p);
         return rc;
     }
     char why[NAME_BYTES + 40];
     snprintf(why, sizeof why, "%s has taken its place", p->name);
     probation_end(&l->probation, PROBATION_REPLACED, &l->active, why, now_ns);
-    live_destroy(&l->previous);
+    retired_give(l->retired, &l->previous);
     l->previous = l->active;
     l->has_previous = true;
     l->active = *p;
     memset(p, 0, sizeof *p);
     count_from_now(l, w, now_ns);
-    if (!l->quiet)
-        log_info("policy", "%s (%.12s) is live, generation %" PRIu64 "; before: %s (%.12s)", l->active.name,
-                 l->active.sha256, l->active.generation, l->previous.name, l->previous.sha256);
+    l->unsaid = true;
     return 0;
 }
 
 /* An operator has said which policy is to be live: no other is tried again. */
 static void forget_rest(struct live *l)
 {
-    live_destroy(&l->rest.policy);
+    retired_give(l->retired, &l->rest.policy);
     l->rest.n_tries = 0;
 }
 
@@ -172,13 +190,14 @@ int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns,
 static int go_back(struct live *l, struct world *w, int64_t now_ns, struct err *e)
 {
     struct policy before = l->has_previous ? l->previous : l->native;
+    say_live(l);
     int rc = begin(l, &before, w, now_ns, e);
     if (rc) {
         err_prefix(e, rc, "%s cannot begin again, so the engine's own policy decides", before.name);
         snprintf(l->last_error, sizeof l->last_error, "%s", e->text);
         if (!l->quiet)
             log_error("policy", "%s", e->text);
-        live_destroy(&before);
+        retired_give(l->retired, &before);
         before = l->native;
         begin(l, &before, w, now_ns, NULL); /* it has no start that could fail */
     }
@@ -199,11 +218,11 @@ static void put_away(struct live *l, struct policy *bad, bool unproven, int64_t 
     r->n_tries = served_ns > LONG_NS ? 0 : r->n_tries;
     if (!l->may_return || r->n_tries >= LIVE_TRIES) {
         snprintf(note, 80, l->may_return ? "for good, after %d more tries" : "for good", r->n_tries);
-        live_destroy(bad);
+        retired_give(l->retired, bad);
         return;
     }
     if (r->policy.ops) { /* another one rests, whose successor this was: only one can */
-        live_destroy(&r->policy);
+        retired_give(l->retired, &r->policy);
         r->n_tries = 0;
     }
     for (int i = 0; i < r->n_tries; i++)
@@ -283,7 +302,7 @@ static void send_back(struct live *l, const char *reason, struct world *w, int64
     if (!l->quiet)
         log_error("policy", "%s (%.12s) is rolled back: %s; %s (%.12s) decides from now on", bad.name, bad.sha256,
                   reason, l->active.name, l->active.sha256);
-    live_destroy(&bad);
+    retired_give(l->retired, &bad);
     count_from_now(l, w, now_ns);
 }
 
@@ -323,6 +342,24 @@ int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e
     return rc;
 }
 
+/* Nobody has looked at most of them since the last step, or for long: all come into the caches at once, not one after
+ * the other as they are asked for. */
+static void fetch(struct request *const *all, int n)
+{
+    for (int i = 0; i < n; i++) {
+        __builtin_prefetch(all[i]);
+        __builtin_prefetch(&all[i]->key);
+        __builtin_prefetch(&all[i]->held_until_ns);
+        __builtin_prefetch(&all[i]->n_preempted);
+    }
+    for (int i = 0; i < n; i++) {
+        __builtin_prefetch(all[i]->spec->name);
+        __builtin_prefetch(all[i]->spec->tenant);
+        __builtin_prefetch(&all[i]->spec->priority);
+        __builtin_prefetch(&all[i]->spec->max_tokens);
+    }
+}
+
 void live_rekey(struct live *l, struct world *w, int64_t now_ns)
 {
     struct view v;
@@ -334,11 +371,13 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns)
             continue;
         struct request **all = mem_new_array((size_t)n, sizeof *all); /* rekeying moves them in the queue */
         memcpy(all, queues[q]->items, (size_t)n * sizeof *all);
+        fetch(all, n);
         for (int i = 0; i < n; i++) {
             struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
             if (all[i]->parent)
                 continue; /* no policy admits a probe */
             live_admit(l, all[i], &v, &a);
+            v.kept = !a.hold_until_ns;
             admission_obey(&a, w, all[i], now_ns); /* who is in already stays in: a refusal here has no meaning */
         }
         mem_free(all);

@@ -1,6 +1,7 @@
 #include "lua/bind.h"
 
 #include <lauxlib.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -123,6 +124,42 @@ static void make_view(struct bind *b, lua_State *L, int needs)
     b->view_ref = keep(L);
 }
 
+/* A field that the request table lacks: its name, for which few policies ask and which each time is a new text, or one
+ * that there is not. */
+static int read_missing(lua_State *L)
+{
+    struct bind *b = bind_of(L);
+    lua_settop(L, 2);
+    if (b->subject && !b->named) {
+        b->named = true;
+        vm_host_enter(vm_of(L));
+        lua_pushstring(L, field_names[F_NAME]);
+        lua_pushstring(L, b->subject->spec->name);
+        lua_rawset(L, 1);
+        vm_host_leave(vm_of(L));
+        lua_gettable(L, 1); /* what is not there now either comes here again */
+        return 1;
+    }
+    lua_pushvalue(L, lua_upvalueindex(1)); /* it says what is wrong, and what was meant */
+    lua_insert(L, 1);
+    lua_call(L, 2, 1);
+    return 1;
+}
+
+static void make_request(struct bind *b, lua_State *L)
+{
+    lua_createtable(L, 0, F_FIELD_COUNT);
+    strict_push(L, "a request");
+    lua_getfield(L, -1, "__index");
+    lua_pushcclosure(L, read_missing, 1);
+    lua_setfield(L, -2, "__index");
+    lua_setmetatable(L, -2);
+    b->request_pointer = lua_topointer(L, -1);
+    b->request_ref = keep(L);
+    lua_pushstring(L, b->tenant);
+    b->tenant_ref = keep(L);
+}
+
 void bind_create(struct bind *b, lua_State *L, struct script *s, int needs)
 {
     memset(b, 0, sizeof *b);
@@ -134,10 +171,7 @@ void bind_create(struct bind *b, lua_State *L, struct script *s, int needs)
     luaL_checkstack(L, 16, NULL);
     make_keys(b, L);
     make_view(b, L, needs);
-    lua_createtable(L, 0, F_FIELD_COUNT);
-    strict_guard(L, "a request");
-    b->request_pointer = lua_topointer(L, -1);
-    b->request_ref = keep(L);
+    make_request(b, L);
     lua_newtable(L);
     strict_guard(L, "p (the params)");
     b->params_ref = keep(L);
@@ -202,6 +236,12 @@ static const struct group *last_to_step(const struct partition *p)
     return last;
 }
 
+static double head_tokens(const struct world *w)
+{
+    const struct request *head = world_head(w);
+    return head ? head->n_tokens : 0;
+}
+
 static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
 {
     const struct world *w = v->world;
@@ -220,8 +260,7 @@ static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
     out[S_LAST_TOKENS] = g ? g->last_step_tokens : 0;
     out[S_LAST_MS] = g ? (double)g->last_step_ns * 1e-6 : 0;
     out[S_LAST_SWITCH_MS] = orders_last_switch_ms(v);
-    const struct request *head = world_head(w);
-    out[S_HEAD_TOKENS] = head ? head->n_tokens : 0;
+    out[S_HEAD_TOKENS] = head_tokens(w);
     out[S_GROUP_CAPACITY] = (double)world_group_capacity(w);
     out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
@@ -245,6 +284,8 @@ static bool check_scalar(const struct bind *b, lua_State *L, int keys, int i)
 static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, bool all)
 {
     double now[SCALAR_COUNT];
+    if (v->kept && !all && head_tokens(v->world) == b->scalars[S_HEAD_TOKENS])
+        return true;
     read_scalars(v, now);
     bind_push(b, L, b->keys_ref);
     bind_push(b, L, b->view_ref);
@@ -364,14 +405,40 @@ static void put_number(lua_State *L, int keys, enum field f, double v)
     lua_rawset(L, keys + 1);
 }
 
-static void put_text(lua_State *L, int keys, enum field f, const char *v)
+static void take_away(lua_State *L, int keys, enum field f)
 {
     lua_rawgeti(L, keys, SCALAR_COUNT + (int)f + 1);
-    if (v)
-        lua_pushstring(L, v);
-    else
-        lua_pushnil(L);
+    lua_pushnil(L);
     lua_rawset(L, keys + 1);
+}
+
+/* Most have the same as the one before. */
+static void put_tenant(struct bind *b, lua_State *L, int keys, const char *v)
+{
+    if (strcmp(v, b->tenant) != 0) {
+        snprintf(b->tenant, sizeof b->tenant, "%s", v);
+        lua_pushstring(L, v);
+        lua_rawseti(L, LUA_REGISTRYINDEX, b->tenant_ref);
+    }
+    lua_rawgeti(L, keys, SCALAR_COUNT + F_TENANT + 1);
+    bind_push(b, L, b->tenant_ref);
+    lua_rawset(L, keys + 1);
+}
+
+/* What only finish knows. A policy can set no field that is not there, so none has to be taken away twice. */
+static void put_end(struct bind *b, lua_State *L, int keys, const struct request *r, enum ending how)
+{
+    if (how == END_NONE) {
+        for (int f = F_ENDING; b->told_end && f <= F_TTFT; f++)
+            take_away(L, keys, (enum field)f);
+    } else {
+        lua_rawgeti(L, keys, SCALAR_COUNT + F_ENDING + 1);
+        lua_pushstring(L, ending_name(how));
+        lua_rawset(L, keys + 1);
+        put_number(L, keys, F_CACHED, r->n_prefix_first);
+        put_number(L, keys, F_TTFT, r->first_token_ns ? (double)(r->first_token_ns - r->spec->arrival_ns) * 1e-6 : -1);
+    }
+    b->told_end = how != END_NONE;
 }
 
 void bind_forget_admitted(struct bind *b)
@@ -415,8 +482,7 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     bind_push(b, L, b->request_ref);
     int keys = lua_gettop(L) - 1;
     put_number(L, keys, F_ID, lua_req_id(r->id));
-    put_text(L, keys, F_NAME, s->name);
-    put_text(L, keys, F_TENANT, s->tenant);
+    put_tenant(b, L, keys, s->tenant);
     put_number(L, keys, F_PRIORITY, s->priority);
     put_number(L, keys, F_PROMPT, s->n_prompt);
     put_number(L, keys, F_MAX_TOKENS, s->max_tokens);
@@ -430,14 +496,10 @@ void bind_push_request(struct bind *b, lua_State *L, const struct request *r, en
     put_flag(L, keys, F_AGAIN, admitted_before(b, r));
     put_flag(L, keys, F_OPEN_ENDED, s->open_ended);
     put_flag(L, keys, F_OFFLINE, s->offline);
-    put_text(L, keys, F_ENDING, how == END_NONE ? NULL : ending_name(how));
-    if (how == END_NONE) { /* what only finish knows */
-        put_text(L, keys, F_CACHED, NULL);
-        put_text(L, keys, F_TTFT, NULL);
-    } else {
-        put_number(L, keys, F_CACHED, r->n_prefix_first);
-        put_number(L, keys, F_TTFT, r->first_token_ns ? (double)(r->first_token_ns - s->arrival_ns) * 1e-6 : -1);
-    }
+    put_end(b, L, keys, r, how);
+    if (b->named)
+        take_away(L, keys, F_NAME);
+    b->named = false;
     lua_remove(L, keys);
     vm_host_leave(vm_of(L));
 }

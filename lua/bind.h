@@ -54,6 +54,9 @@ struct bind {
     struct groups groups;
     struct orders orders;
     const void *request_pointer;
+    bool named, told_end; /* the request table has `name`, which is made when it is read; has what only finish knows */
+    int tenant_ref;       /* the text of `tenant` */
+    char tenant[NAME_BYTES];      /* of the request before */
     double scalars[SCALAR_COUNT]; /* as last written */
     struct columns waiting, running;
     req_id *admitted; /* by slot: the requests this script has given a key */

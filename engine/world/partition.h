@@ -151,6 +151,8 @@ void partition_ask(struct world *w, const struct switch_order *o, int64_t now_ns
  * policy's affair: groups with more or fewer than the node has started with are ordered back. Undone by putting the
  * struct back as it was. */
 void partition_let_go(struct world *w, int64_t now_ns);
+/* Would that change nothing? */
+bool partition_is_free(const struct partition *p);
 /* Drops orders whose requests have all ended, and carries out every order that is ready; groups change, sequences meet
  * their fate, moves appear in w->copies. Returns how many. */
 int partition_advance(struct world *w, int64_t now_ns);

@@ -103,6 +103,17 @@ static void order_back(struct world *w, const struct group *g, int64_t now_ns)
         partition_ask(w, &o, now_ns);
 }
 
+bool partition_is_free(const struct partition *p)
+{
+    static const int by_size[MAX_SETS];
+    bool free = !p->n_pending && !p->left_out && !memcmp(p->algorithms, by_size, sizeof by_size);
+    for (int i = 0; i < p->n_groups && free; i++) {
+        const struct group *g = partition_group(p, i);
+        free = !g->shut && g->base.pp == (g->n_ranks % p->start.pp ? 1 : p->start.pp);
+    }
+    return free;
+}
+
 void partition_let_go(struct world *w, int64_t now_ns)
 {
     struct partition *p = &w->partition;

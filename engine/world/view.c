@@ -6,6 +6,7 @@ void view_init(struct view *v, const struct world *w, int64_t now_ns)
     v->world = w;
     v->now_ns = now_ns;
     v->n_idle = 0;
+    v->kept = false;
     if (w->embed)
         embed_link_see(w->embed, &v->embed);
     for (int i = 0; i < p->n_groups; i++) {

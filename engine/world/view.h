@@ -10,6 +10,7 @@ struct view {
     int64_t now_ns;
     int n_idle;
     int idle[MAX_RANKS];      /* ids of groups that may take a step: idle and not held */
+    bool kept;                /* since the policy was called last nothing has changed but keys in the queue */
     struct embed_facts embed; /* where an encoder is served beside (world->embed); else nothing */
 };
 

@@ -134,6 +134,8 @@ static struct req_queue *queue_of(struct world *w, const struct request *r)
 void world_rekey(struct world *w, struct request *r, double key)
 {
     ASSERT(isfinite(key));
+    if (key == r->key)
+        return; /* it has its place already, and nobody has to be told */
     queue_delete(queue_of(w, r), r);
     r->key = key;
     queue_insert(queue_of(w, r), r);

@@ -32,7 +32,7 @@ struct holds {
 };
 
 /* Ordered by (key, order). The journal names the last changes, so that the holder of a copy need not compare all of it;
- * a new key is a leave and an entry. */
+ * another key is a leave and an entry. */
 struct req_queue {
     struct request **items;
     int n, cap;
