@@ -92,6 +92,7 @@ char *engine_metrics_text(struct engine *engine, size_t *n)
     metrics_render(&engine->metrics, engine->setup.model_name, &out);
     live_metrics(&engine->live, &out);
     shadow_metrics(&engine->shadow, &out);
+    canary_metrics(&engine->canary, &out);
     buf_free(&label);
     *n = out.len;
     return buf_take(&out);

@@ -6,6 +6,11 @@
 #include "engine/world/plan.h"
 
 bool plan_no(struct plan *p, const char *why);                    /* refuses: false, with the reason kept */
+/* Is it of the other side (side.h)? Then refuses, and the reason is kept. */
+bool plan_is_others(struct plan *p, const struct request *r);
+bool plan_is_others_group(struct plan *p, const struct group *g);
+/* True, with the reason kept: two policies decide, and this verb is about what both have. */
+bool plan_is_shared(struct plan *p);
 bool plan_touched(const struct plan *p, const struct request *r); /* has this plan used it? */
 /* The request, if a verb may use it now; else NULL, with the reason kept. */
 struct request *plan_usable(struct plan *p, req_id id);
