@@ -82,7 +82,7 @@ void world_count_running(struct world *w, struct request *r, int sign)
 
 bool side_check(const struct world *w)
 {
-    const struct sides *s = &w->sides;
+    const struct world_sides *s = &w->sides;
     int n_waiting = 0, n_running = 0;
     int64_t tokens = 0;
     for (int i = 0; i < w->waiting.n; i++) {
@@ -106,7 +106,7 @@ bool side_check(const struct world *w)
 /* ---- who is on which side */
 
 /* Multiples of the golden ratio lie evenly however many there are, and no rhythm of what comes keeps step with them. */
-static bool deal(struct sides *s)
+static bool deal(struct world_sides *s)
 {
     uint64_t x = s->n_dealt++ * 0x9e3779b97f4a7c15u;
     return (int)((unsigned __int128)x * (unsigned)s->n_all >> 64) < s->n_ranks;
@@ -208,7 +208,7 @@ void side_open_groups(struct world *w, enum side s)
 
 void side_split(struct world *w, uint64_t ranks, int64_t now_ns)
 {
-    struct sides *s = &w->sides;
+    struct world_sides *s = &w->sides;
     ASSERT(ranks && !s->ranks);
     s->ranks = ranks;
     s->epoch++;

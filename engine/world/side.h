@@ -18,7 +18,7 @@ static inline bool side_has(enum side s, bool canary)
     return s == SIDE_ALL || (s == SIDE_CANARY) == canary;
 }
 
-struct sides {
+struct world_sides {
     uint64_t ranks;         /* of the canary's groups; 0: no canary runs */
     int n_ranks, n_all;     /* of them; of all groups, when it began: its share of what comes */
     uint64_t epoch;         /* another one whenever requests have changed sides */

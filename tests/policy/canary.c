@@ -1,0 +1,331 @@
+/* A canary beside the live policy, in the whole engine in virtual time. Whatever two policies try, neither reaches a
+ * group or a request of the other, and the books balance; what comes is dealt by the share of ranks; a call that does
+ * not stand takes only its own part along; every end gives everything back; and what cannot be is refused. */
+#include "tests/rig/policy_rig.h"
+
+#include "engine/base/file.h"
+#include "engine/base/rng.h"
+#include "engine/canary.h"
+
+#define SECOND 1000000000ll
+#define HEAD "return { api = 1, doc = 'test', needs = { 'id', 'group', 'priority', 'first', 'last' },\n"
+#define SERVES                                                                                                         \
+    "for _, g in ipairs(view.idle) do local b = act.batch(g) if b then b:decodes() b:prefill(view.waiting)\n"          \
+    "  if b.tokens > 0 then act.forward(g, b) end end end"
+
+static const char plain[] = HEAD "step = function(view, act) " SERVES " end }";
+
+/* ---- who watches */
+
+/* What was wrong with a plan, or with the world between two. */
+struct watch {
+    struct engine *engine;
+    char wrong[200];
+    uint64_t n_plans, n_live, n_canary; /* plans while a canary ran; items of either side in them */
+    uint64_t n_verbs[2][PLAN_VERB_KINDS];
+};
+
+static void fault(struct watch *w, const char *what, const struct plan *p)
+{
+    if (!w->wrong[0])
+        snprintf(w->wrong, sizeof w->wrong, "%s, at %.3f s", what, (double)p->now_ns * 1e-9);
+}
+
+static void look_at_verb(struct watch *w, const struct plan *p, const struct plan_verb *v, bool canary)
+{
+    const struct group *g = v->group > 0 ? partition_find(&p->world->partition, v->group) : NULL;
+    w->n_verbs[canary][v->kind]++;
+    if (v->canary != canary)
+        fault(w, "a verb stands among those of the other", p);
+    if (v->request && v->request->canary != canary)
+        fault(w, "a verb is about a request of the other", p);
+    if (g && g->canary != canary)
+        fault(w, "a verb is about a group of the other", p);
+    if (v->kind == PLAN_SWITCH || v->kind == PLAN_COMM || v->kind == PLAN_WEIGHTS)
+        fault(w, "a verb is about both", p);
+}
+
+static void look_at_batch(struct watch *w, const struct plan *p, const struct plan_batch *b, bool canary)
+{
+    if (b->group->canary != canary)
+        fault(w, "a batch is for a group of the other", p);
+    for (int i = 0; i < b->n_items; i++) {
+        if (b->items[i].request->canary != canary)
+            fault(w, "a batch has a request of the other", p);
+        if (b->forwarded)
+            ++*(canary ? &w->n_canary : &w->n_live);
+    }
+}
+
+static void turned(void *ctx, int64_t now_ns, const struct plan *p)
+{
+    struct watch *w = ctx;
+    (void)now_ns;
+    if (!p || !p->world->sides.ranks)
+        return;
+    w->n_plans++;
+    for (int i = 0; i < p->n_batches; i++)
+        look_at_batch(w, p, p->batches[i], i >= p->mark.n_batches);
+    for (int i = 0; i < p->n_verbs; i++)
+        look_at_verb(w, p, &p->verbs[i], i >= p->mark.n_verbs);
+    if (p->n_running > p->world->limits.max_num_seqs)
+        fault(w, "more run than there are seats", p);
+    if (!world_check(p->world))
+        fault(w, "the books do not balance", p);
+}
+
+/* ---- the rig */
+
+static int order_on(struct rig *t, const char *name, const char *source, double seconds, const int *groups, int n)
+{
+    struct err e = {0};
+    struct canary_order *o = mem_new(sizeof *o);
+    struct lua_opts opts = t->opts;
+    opts.again = true; /* what is bad is not found out before */
+    o->for_ns = (int64_t)(seconds * 1e9);
+    o->n_groups = n;
+    memcpy(o->groups, groups, (size_t)n * sizeof *groups);
+    if (lua_policy_load(&o->policy, name, source, strlen(source), &opts, NULL, &e))
+        fail_msg("%s", e.text);
+    rig_post(t, IN_CANARY, o, 0);
+    rig_turn(t);
+    return t->reply_code;
+}
+
+static int group_id(struct rig *t, int i)
+{
+    return partition_group(&engine_world(t->engine)->partition, i)->id;
+}
+
+/* On the last n groups. */
+static int begin(struct rig *t, const char *name, const char *source, double seconds, int n)
+{
+    int groups[MAX_RANKS], all = engine_world(t->engine)->partition.n_groups;
+    for (int i = 0; i < n; i++)
+        groups[i] = group_id(t, all - 1 - i);
+    return order_on(t, name, source, seconds, groups, n);
+}
+
+static int end(struct rig *t)
+{
+    rig_post(t, IN_CANARY_END, NULL, 0);
+    rig_turn(t);
+    return t->reply_code;
+}
+
+static struct json *report(struct rig *t)
+{
+    rig_post(t, IN_CANARY_STATE, NULL, 0);
+    rig_turn(t);
+    struct json *j = json_parse(t->reply.data, t->reply.len, NULL, NULL);
+    assert_non_null(j);
+    return j;
+}
+
+/* A number of the report, by a path like "sides.live.came"; -1: it is not there. */
+static double number(struct rig *t, const char *path)
+{
+    char copy[100], *rest = copy;
+    struct json *root = report(t);
+    const struct json *j = root;
+    snprintf(copy, sizeof copy, "%s", path);
+    for (char *key; j && (key = strsep(&rest, "."));)
+        j = json_find(j, key);
+    double n = j ? json_number(j) : -1;
+    json_free(root);
+    return n;
+}
+
+static void assert_begins(struct rig *t, const char *name, const char *expected)
+{
+    struct json *root = report(t);
+    const char *text = json_text(json_find(root, name));
+    if (!text || strncmp(text, expected, strlen(expected)) != 0)
+        fail_msg("%s: %s", name, text);
+    json_free(root);
+}
+
+static void assert_state(struct rig *t, const char *expected)
+{
+    assert_begins(t, "state", expected);
+}
+
+/* Nothing of it is left. */
+static void assert_whole(struct rig *t)
+{
+    const struct world *w = engine_world(t->engine);
+    assert_true(w->sides.ranks == 0 && w->sides.n_waiting == 0 && w->sides.n_running == 0);
+    for (int i = 0; i < w->partition.n_groups; i++)
+        assert_false(partition_group(&w->partition, i)->canary || partition_group(&w->partition, i)->shut);
+    for (int i = 0; i < w->requests.n_slots; i++)
+        assert_false(w->requests.slots[i] && w->requests.slots[i]->canary);
+    assert_true(world_check(w));
+}
+
+struct traffic {
+    struct rng rng;
+    int64_t next_ns;
+    bool leave;
+};
+
+/* Requests of some tenants and priorities, of which some leave. */
+static void drive(struct rig *t, struct traffic *l, int64_t until_ns)
+{
+    for (l->next_ns = l->next_ns ? l->next_ns : clock_now(&t->clock); l->next_ns < until_ns;
+         l->next_ns += (int64_t)rng_below(&l->rng, 2 * SECOND / 80)) {
+        rig_run_until(t, l->next_ns);
+        int n_prompt = 8 + (int)rng_below(&l->rng, 300), n_output = 1 + (int)rng_below(&l->rng, 60);
+        uint64_t leader = t->n_tags && rng_below(&l->rng, 6) == 0 ? t->n_tags : 0;
+        struct request_spec *s = rig_spec(t, rng_below(&l->rng, 3) ? "a" : "b", n_prompt, n_output);
+        s->priority = (int)rng_below(&l->rng, 3);
+        s->leader = leader;
+        rig_post(t, IN_SUBMIT, s, 0);
+        if (l->leave && t->n_tags > 8 && rng_below(&l->rng, 10) == 0) {
+            struct engine_message m = {.kind = IN_CANCEL, .tag = t->n_tags - rng_below(&l->rng, 8), .code = END_ABORT};
+            queue_post(engine_inbox(t->engine), &m);
+        }
+    }
+    rig_run_until(t, until_ns);
+}
+
+/* ---- neither reaches the other */
+
+/* Every verb, at random, on whatever it finds and on whatever there may be: ids of requests are numbers that one can
+ * guess, as are those of groups. And it looks whether what it sees is one world. */
+static const char vandal[] =
+    "local d = rng(%d)\n" HEAD "admit = function(r, view, act) local x = d(9)\n"
+    "  if x == 1 then act.refuse(r.id, 429, 1, 'no') elseif x == 2 and not r.again then act.hold(r.id, 'wait', "
+    "view.now + 1) end\n"
+    "  return d(1000) end,\n"
+    "step = function(view, act)\n"
+    "  local w, r, mine = view.waiting, view.running, {}\n"
+    "  if #view.groups == 0 then return end\n"
+    "  for _, g in ipairs(view.groups) do mine[g.id] = true end\n"
+    "  if w.n ~= view.n_waiting or r.n ~= view.n_running or #w.id ~= w.n or #r.id ~= r.n then error('counts') end\n"
+    "  if w.n > 0 and w.first[1] ~= view.row(w, 1) then error('first') end\n"
+    "  if r.n > 0 and r.last[1] ~= view.row(r, r.n) then error('last') end\n"
+    "  if view.row(r, r.n + 1) then error('row') end\n"
+    "  local waiting, running = 0, 0\n"
+    "  for _, name in ipairs(view.tenants()) do local a, b = view.tenant(name)\n"
+    "    waiting, running = waiting + a, running + b end\n"
+    "  if waiting ~= w.n or running ~= r.n then error('tenants') end\n"
+    "  for i = 1, r.n do if not mine[r.group[i]] then error('a group of another') end end\n"
+    "  for _, g in ipairs(view.idle) do if not mine[g.id] then error('an idle group of another') end end\n"
+    "  for _, set in ipairs(view.cover(2, 1)) do if #set > 2 then error('cover') end end\n"
+    "  view.forecast() view.narrowest(100)\n"
+    "  for i = 1, math.min(w.n, 5) do local x = d(12)\n"
+    "    if x == 1 then act.refuse(w.id[i], 503, 2, 'no') elseif x == 2 then act.hold(w.id[i], 'wait', view.now + 1)\n"
+    "    elseif x == 3 then act.hold(w.id[i], nil) end\n"
+    "  end\n"
+    "  for i = 1, math.min(r.n, 5) do local x = d(8)\n"
+    "    if x == 1 then act.preempt(r.id[i], 'recompute') elseif x == 2 then act.preempt(r.id[i], 'hard')\n"
+    "    elseif x == 3 then act.remap(r.id[i], view.groups[d(#view.groups)], 'migrate') end end\n"
+    "  for i = 1, 3 do local id, x = (d(9)) * 65536 + d(40) - 1, d(10)\n"
+    "    if x == 1 then act.preempt(id, 'recompute') elseif x == 2 then act.refuse(id, 429)\n"
+    "    elseif x == 3 then act.hold(id, 'hm') elseif x == 4 then act.remap(id, view.groups[1], 'migrate')\n"
+    "    elseif x == 5 then act.probe(id) elseif x == 6 then act.conclude(id) end\n"
+    "    view.cached(id) end\n"
+    "  for i = 1, 3 do local g = view.groups[1].id + 65 * (d(7) - 4)\n"
+    "    if g > 0 and d(6) == 1 then act.batch(g) end\n"
+    "    if g > 0 and d(9) == 1 then act.open(g) end end\n"
+    "  if d(5) == 1 then act.bind({ 0, 1 }, { when = 'hard', kv = 'recompute', reason = 'so' }) end\n"
+    "  if d(5) == 1 then act.bind({ 2, 3 }, { when = 'drain', reason = 'so' }) end\n"
+    "  if d(5) == 1 then act.release(view.groups[1]) end\n"
+    "  if d(9) == 1 then act.preempt(view.groups[1], 'drain') end\n"
+    "  if d(3) == 1 then act.open(view.groups[1]) end\n"
+    "  act.comm({ 0, 1 }, 'oneshot') act.widen()\n"
+    "  for _, g in ipairs(view.idle) do if d(4) > 1 then local b = act.batch(g)\n"
+    "    if b then b:decodes() b:prefill(w, d(64)) b:add(d(9) * 65536 + d(40) - 1)\n"
+    "    for i = 1, math.min(r.n, 3) do act.draft(r.id[i], 4) end\n"
+    "    if b.tokens > 0 then act.forward(g, b) end end end end\n"
+    "  act.wake(d(50))\n"
+    "  if d(60) == 1 then error('at random') end\n"
+    "end }";
+
+/* As many groups as there are ranks. */
+static const char splitter[] = HEAD "start = function(node, act) for r = 0, node.n_ranks - 1 do\n"
+                                    "  act.bind({ r }, { when = 'hard', kv = 'migrate', reason = 'so' }) end end,\n"
+                                    "step = function(view, act) " SERVES " end }";
+
+/* Another policy is live, and nothing is decided before the next order. */
+static void swap_unseen(struct rig *t, const char *name, const char *source)
+{
+    struct err e = {0};
+    struct policy *p = mem_new(sizeof *p);
+    struct lua_opts opts = t->opts;
+    opts.again = true; /* what is bad is not found out before */
+    if (lua_policy_load(p, name, source, strlen(source), &opts, NULL, &e))
+        fail_msg("%s", e.text);
+    rig_post(t, IN_POLICY, p, 0);
+}
+
+/* An error that either has raised is one that it raises at random. */
+static void assert_says_no_lie(struct rig *t)
+{
+    char live[512];
+    struct json *root = report(t);
+    const char *mine = json_text(json_find(root, "last_error"));
+    rig_last_error(t, live, sizeof live);
+    for (int i = 0; i < 2; i++) {
+        const char *text = i ? live : mine;
+        if (strstr(text, ".lua:") && !strstr(text, "at random"))
+            fail_msg("%s", text);
+    }
+    json_free(root);
+}
+
+/* Two vandals for a second, on groups of one rank. */
+static void a_round(struct rig *t, struct traffic *l, int seed, int round)
+{
+    char mine[sizeof vandal + 20], others[sizeof vandal + 20];
+    snprintf(mine, sizeof mine, vandal, seed);
+    snprintf(others, sizeof others, vandal, seed + 100 + round);
+    assert_int_equal(rig_swap(t, "splitter", splitter), 0);
+    drive(t, l, clock_now(&t->clock) + SECOND / 10);
+    assert_int_equal(engine_world(t->engine)->partition.n_groups, 4);
+    assert_whole(t);
+    swap_unseen(t, "others", others);
+    assert_int_equal(begin(t, "mine", mine, 1000, 1 + round % 3), 0);
+    assert_state(t, "on");
+    drive(t, l, clock_now(&t->clock) + SECOND);
+    assert_says_no_lie(t);
+    if (round % 2 && number(t, "left_s") > 0)
+        assert_int_equal(end(t), 0);
+}
+
+static void neither_reaches_the_other(void **state)
+{
+    (void)state;
+    static const enum plan_verb_kind tried[] = {PLAN_PREEMPT, PLAN_REFUSE, PLAN_HOLD, PLAN_REMAP, PLAN_CLOSE};
+    struct watch w = {0};
+    struct witness witness = {.ctx = &w, .turned = turned, .only_watches = true};
+    for (int seed = 1; seed <= 6; seed++) {
+        struct rig t;
+        struct traffic l = {.leave = true};
+        rng_init(&l.rng, (uint64_t)seed);
+        rig_open(&t, &(struct rig_knobs){
+                         .ranks = 4, .group_size = 1, .blocks = 40, .starvation_s = seed % 2, .witness = &witness});
+        for (int round = 0; round < 4; round++)
+            a_round(&t, &l, seed, round);
+        rig_swap(&t, "plain", plain);
+        assert_whole(&t);
+        rig_settle(&t);
+        rig_check(&t);
+        if (w.wrong[0])
+            fail_msg("seed %d: %s", seed, w.wrong);
+        rig_close(&t);
+    }
+    assert_true(w.n_plans > 1000 && w.n_live > 1000 && w.n_canary > 1000);
+    for (int side = 0; side < 2; side++)
+        for (size_t i = 0; i < sizeof tried / sizeof *tried; i++)
+            if (w.n_verbs[side][tried[i]] < 10)
+                fail_msg("%s of side %d", plan_verb_name(tried[i]), side);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(neither_reaches_the_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
