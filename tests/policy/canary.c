@@ -322,10 +322,315 @@ static void neither_reaches_the_other(void **state)
                 fail_msg("%s of side %d", plan_verb_name(tried[i]), side);
 }
 
+/* ---- its own part, and no more */
+
+/* As plain; at two moments it does a lot before, and then raises. */
+static const char raises[] =
+    "local n = 0\n" HEAD "step = function(view, act)\n"
+    "  local late = n < 2 and view.now > 3 + n / 2 and view.running.n > 2 and #view.idle > 0\n"
+    "  if late then n = n + 1\n"
+    "    for i = 1, view.waiting.n do act.hold(view.waiting.id[i], 'wait', view.now + 9) end\n"
+    "    act.preempt(view.running.id[1], 'recompute') act.preempt(view.groups[1], 'drain') act.wake(1) end\n"
+    "  " SERVES "\n  if late then error('so') end\nend }";
+
+static void serve(struct rig *t, const char *canary, uint64_t seed)
+{
+    struct traffic l = {0};
+    rng_init(&l.rng, seed);
+    rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 60});
+    assert_int_equal(rig_swap(t, "plain", plain), 0);
+    drive(t, &l, 2 * SECOND);
+    assert_int_equal(begin(t, "it", canary, 1000, 2), 0);
+    drive(t, &l, 6 * SECOND);
+    assert_state(t, "on");
+    rig_settle(t);
+    rig_check(t);
+}
+
+static void a_call_that_does_not_stand_takes_its_own_part_along(void **state)
+{
+    (void)state;
+    static struct rig with, without;
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        serve(&with, raises, seed);
+        serve(&without, plain, seed);
+        assert_true(number(&with, "calls.error") == 2 && number(&with, "fallbacks") == 2);
+        assert_true(number(&without, "calls.error") == -1 && without.n_tags > 200);
+        assert_int_equal(with.n_tags, without.n_tags);
+        assert_memory_equal(with.heard, without.heard, sizeof with.heard);
+        rig_close(&with);
+        rig_close(&without);
+    }
+}
+
+/* ---- who is whose */
+
+static void what_comes_is_dealt_by_the_share_of_ranks(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 3; n++) {
+        struct rig t;
+        struct traffic l = {.next_ns = 0};
+        rng_init(&l.rng, (uint64_t)n);
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 200});
+        assert_int_equal(begin(&t, "plain", plain, 1000, n), 0);
+        assert_true(number(&t, "share") == n / 4.0);
+        for (int i = 0; i < 400; i++)
+            rig_submit(&t, "a", 16, 2);
+        rig_turn(&t);
+        double mine = number(&t, "sides.canary.came"), others = number(&t, "sides.live.came");
+        assert_true(mine + others == 400 && mine >= 100 * n - 2 && mine <= 100 * n + 2);
+        const struct world *w = engine_world(t.engine);
+        for (uint64_t tag = 1; tag <= 400; tag += 40) { /* siblings go where the first one has gone */
+            struct request_spec *s = rig_spec(&t, "a", 16, 2);
+            s->leader = tag;
+            const struct request *leader = request_find_tag(&w->requests, tag);
+            bool side = leader->canary;
+            rig_post(&t, IN_SUBMIT, s, 0);
+            rig_turn(&t);
+            const struct request *r = request_find_tag(&w->requests, t.n_tags);
+            assert_true(r && r->canary == side);
+        }
+        rig_settle(&t);
+        rig_check(&t);
+        assert_true(number(&t, "sides.canary.ended") == number(&t, "sides.canary.came"));
+        assert_true(number(&t, "sides.live.done") == number(&t, "sides.live.came"));
+        rig_close(&t);
+    }
+}
+
+/* The same policy on both sides: nothing is lost, and neither is better by more than chance. */
+static void one_beside_itself(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct traffic l = {0};
+    rng_init(&l.rng, 11);
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 100, .starvation_s = 5});
+    assert_int_equal(rig_swap(&t, "plain", plain), 0);
+    drive(&t, &l, 2 * SECOND);
+    assert_int_equal(begin(&t, "plain", plain, 1000, 2), 0);
+    drive(&t, &l, 12 * SECOND);
+    assert_state(&t, "on");
+    rig_settle(&t);
+    rig_check(&t);
+    double live = number(&t, "sides.live.done"), canary = number(&t, "sides.canary.done");
+    assert_true(live > 200 && canary > 200);
+    assert_true(number(&t, "calls.ok") > 500 && number(&t, "fallbacks") == 0);
+    assert_true(number(&t, "sides.live.ttft_ms.n") == live && number(&t, "sides.canary.queue_ms.n") == canary);
+    assert_true(number(&t, "compared.ttft.p") > 0.01 && number(&t, "compared.tpot.p") > 0.01);
+    for (uint64_t i = 1; i <= t.n_tags; i++)
+        assert_int_equal(t.heard[i].ending, END_LENGTH);
+    assert_int_equal(end(&t), 0);
+    assert_whole(&t);
+    rig_close(&t);
+}
+
+/* One that runs a step in ten: its requests take longer, and that is said. */
+static const char slow[] = "local n = 0\n" HEAD "step = function(view, act) n = n + 1\n"
+                           "  if n % 10 > 0 then act.wake(5) return end " SERVES " end }";
+
+static void a_worse_one_is_seen(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct traffic l = {0};
+    rng_init(&l.rng, 12);
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 100});
+    assert_int_equal(rig_swap(&t, "plain", plain), 0);
+    assert_int_equal(begin(&t, "slow", slow, 1000, 2), 0);
+    drive(&t, &l, 6 * SECOND);
+    assert_state(&t, "on");
+    assert_true(number(&t, "compared.ttft.p") < 0.001 && number(&t, "compared.ttft.canary_longer") > 0.7);
+    assert_true(number(&t, "sides.canary.tpot_ms.p50") > 1.5 * number(&t, "sides.live.tpot_ms.p50"));
+    rig_settle(&t);
+    rig_check(&t);
+    assert_true(rig_metric(&t, "policy_canary ") == 1);
+    assert_true(rig_metric(&t, "policy_canary_requests{side=\"canary\",ending=\"done\"}") > 50);
+    rig_close(&t);
+}
+
+/* ---- its end */
+
+enum how { BY_ORDER, BY_TIME, BY_SWAP, BY_ITSELF, BY_ROLLBACK, BY_RANK, BY_PARAMS };
+
+static void it_gives_everything_back(void **state)
+{
+    (void)state;
+    static const struct {
+        enum how how;
+        const char *canary, *why;
+    } ends[] = {
+        {BY_ORDER, plain, "an operator has ended it"},
+        {BY_TIME, plain, "its time is up"},
+        {BY_SWAP, plain, "another policy goes live"},
+        {BY_ITSELF, plain, "it goes live for all groups"},
+        {BY_ROLLBACK, plain, "the live policy is rolled back"},
+        {BY_RANK, plain, "rank 3 failed"},
+        {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then error('no') end " SERVES " end }", "too many strikes; last: "},
+        {BY_TIME, HEAD "admit = function(r) if r.arrival > 4 then error('no') end end, step = function(view, act) "
+                  SERVES " end }", "too many strikes; last: admit: error: it.lua:2: no"},
+        {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then while true do end end " SERVES " end }",
+         "its call was cut off, so its state may be half changed; last: step: timeout: "},
+        {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then local t = {} for i = 1, 1e7 do t[i] = { i } end "
+                  "end " SERVES " end }", "its call was cut off, so its state may be half changed; last: step: oom: "},
+    };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct rig t;
+        struct traffic l = {.leave = true};
+        rng_init(&l.rng, i + 1);
+        rig_open(&t, &(struct rig_knobs){.ranks = 4,
+                                         .group_size = 1,
+                                         .blocks = 40,
+                                         .fail_rank = 3,
+                                         .fail_at_step = ends[i].how == BY_RANK ? 500 : 0});
+        assert_int_equal(rig_swap(&t, "before", plain), 0);
+        assert_int_equal(rig_swap(&t, "plain", plain), 0);
+        drive(&t, &l, 2 * SECOND);
+        int told = t.n_told;
+        assert_int_equal(begin(&t, "it", ends[i].canary, ends[i].how == BY_TIME ? 4 : 1000, 2), 0);
+        drive(&t, &l, 5 * SECOND);
+        if (ends[i].how == BY_ORDER)
+            assert_int_equal(end(&t), 0);
+        if (ends[i].how == BY_SWAP)
+            assert_int_equal(rig_swap(&t, "vandal", slow), 0);
+        if (ends[i].how == BY_ITSELF)
+            assert_int_equal(rig_swap(&t, "it", plain), 0);
+        if (ends[i].how == BY_ROLLBACK) {
+            rig_post(&t, IN_ROLLBACK, NULL, 0);
+            rig_turn(&t);
+        }
+        drive(&t, &l, 7 * SECOND);
+        assert_begins(&t, "why_ended", ends[i].why);
+        assert_state(&t, "ended");
+        assert_whole(&t);
+        assert_int_equal(t.n_told, told + 1);
+        assert_non_null(strstr(t.told, "\"event\":\"canary-end\",\"name\":\"it\""));
+        assert_true(rig_metric(&t, "policy_canary ") == 0);
+        double came = number(&t, "sides.live.came");
+        drive(&t, &l, 8 * SECOND);
+        assert_true(number(&t, "sides.live.came") == came); /* its book is closed */
+        rig_settle(&t);
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
+static void the_live_policy_goes_and_it_ends(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct traffic l = {0};
+    rng_init(&l.rng, 3);
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1});
+    swap_unseen(&t, "bad", HEAD "step = function(view, act) if view.now > 3 then error('no') end " SERVES " end }");
+    assert_int_equal(begin(&t, "plain", plain, 1000, 2), 0);
+    drive(&t, &l, 5 * SECOND);
+    assert_begins(&t, "why_ended", "the live policy is withdrawn");
+    assert_string_equal(engine_policy(t.engine)->name, "fcfs");
+    assert_whole(&t);
+    rig_settle(&t);
+    rig_check(&t);
+    assert_int_equal(begin(&t, "plain", plain, 1000, 1), 0); /* one that runs ends with the engine */
+    rig_close(&t);
+}
+
+/* ---- what cannot be */
+
+static void assert_refused(struct rig *t, int code, const char *words)
+{
+    assert_int_equal(t->reply_code, code);
+    if (!strstr(t->reply.data, words))
+        fail_msg("%s", t->reply.data);
+    assert_whole(t);
+}
+
+static void what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    static const char wants[] = HEAD "start = function(node, act) local ok, why = act.bind({ 0, 1 }) \n"
+                                     "  if not ok then error(why) end end, step = function(view, act) " SERVES " end }";
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .probation_s = 2});
+    rig_submit(&t, "a", 16, 400);
+    rig_turn(&t);
+    int g = group_id(&t, 0), twice[] = {g, g}, none[] = {g + 1};
+    order_on(&t, "plain", plain, 9, twice, 2);
+    assert_refused(&t, E_INPUT, "is named twice");
+    order_on(&t, "plain", plain, 9, none, 1);
+    assert_refused(&t, E_INPUT, "there is no group 2");
+    order_on(&t, "plain", plain, 9, none, 0);
+    assert_refused(&t, E_INPUT, "needs groups");
+    begin(&t, "plain", plain, 9, 4);
+    assert_refused(&t, E_INPUT, "keeps a group at least");
+    begin(&t, "wants", wants, 9, 2);
+    assert_refused(&t, E_POLICY, "start: error: wants.lua:3: the live policy decides for one of these ranks");
+    assert_int_equal(end(&t), E_NOTFOUND);
+    assert_int_equal(begin(&t, "plain", plain, 9, 1), 0);
+    assert_int_equal(begin(&t, "plain", plain, 9, 1), E_INPUT);
+    assert_non_null(strstr(t.reply.data, "is the canary already"));
+    assert_int_equal(end(&t), 0);
+    assert_int_equal(rig_swap(&t, "plain", plain), 0); /* on probation */
+    begin(&t, "plain", plain, 9, 1);
+    assert_refused(&t, E_INPUT, "is on probation");
+    rig_settle(&t);
+    rig_check(&t);
+    rig_close(&t);
+}
+
+/* What is said to it when it reaches for more; both sides note the words in an error. */
+static void words_of_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *call, *words;
+    } reaches[] = {
+        {"act.bind({ 2, 3 })", "the partition stays as it is while a canary runs"},
+        {"act.bind({ 0, 1 })", "the live policy decides for one of these ranks, not the canary"},
+        {"act.release(view.groups[1])", "the partition stays as it is while a canary runs"},
+        {"act.comm({ 2, 3 }, 'oneshot')", "it is about the groups of two policies: not while a canary runs"},
+        {"act.batch(1)", "the live policy decides for this group, not the canary"},
+        {"act.open(1)", "the live policy decides for this group, not the canary"},
+        {"act.preempt(65536, 'hard')", "the live policy decides for this request, not the canary"},
+        {"act.hold(65536, 'so')", "the live policy decides for this request, not the canary"},
+        {"act.refuse(65536)", "the live policy decides for this request, not the canary"},
+        {"view.cached(65536)", "another policy decides for this request while a canary runs"},
+        {"act.evict_drafts('oldest')", "what is kept for draft tokens is the live policy's to decide"},
+        {"act.embed()", "the encoder is the live policy's to decide"},
+    };
+    for (size_t i = 0; i < sizeof reaches / sizeof *reaches; i++) {
+        struct rig t;
+        char source[600], error[300];
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1});
+        assert_int_equal(rig_swap(&t, "plain", plain), 0);
+        rig_submit(&t, "a", 16, 200); /* has the id 65536, and runs in the first group */
+        rig_turn(&t);
+        snprintf(source, sizeof source, HEAD "step = function(view, act) " SERVES "\n local ok, why = %s\n"
+                                             "  if ok then error('done') end error(why) end }", reaches[i].call);
+        assert_int_equal(begin(&t, "it", source, 1000, 2), 0);
+        rig_submit(&t, "a", 16, 2);
+        rig_turn(&t);
+        snprintf(error, sizeof error, "step: error: it.lua:5: %s", reaches[i].words);
+        assert_begins(&t, "last_error", error);
+        assert_int_equal(engine_world(t.engine)->partition.n_groups, 4);
+        rig_settle(&t);
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(neither_reaches_the_other),
+        cmocka_unit_test(a_call_that_does_not_stand_takes_its_own_part_along),
+        cmocka_unit_test(what_comes_is_dealt_by_the_share_of_ranks),
+        cmocka_unit_test(one_beside_itself),
+        cmocka_unit_test(a_worse_one_is_seen),
+        cmocka_unit_test(it_gives_everything_back),
+        cmocka_unit_test(the_live_policy_goes_and_it_ends),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(words_of_refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
