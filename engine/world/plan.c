@@ -238,9 +238,11 @@ struct request *plan_usable(struct plan *p, req_id id)
                       : plan_touched(p, r) ? "this plan has already used the request"
                       : r->busy            ? "the request is in the step that runs now"
                                            : NULL;
+    if (r && plan_is_others(p, r))
+        return NULL;
     if (why)
         plan_no(p, why);
-    return why || plan_is_others(p, r) ? NULL : r;
+    return why ? NULL : r;
 }
 
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
