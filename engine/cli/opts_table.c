@@ -386,13 +386,15 @@ static const struct opt_row rows[] = {
      "first what-if on the server's last traffic: a policy that fails in it is not sent"},
     {"seconds", NULL, 0, OPT_NUMBER, GROUP_TRAFFIC, IN_PUSH | IN_WHAT_IF, AT(seconds), "S", "0", 0, 1e7, NULL,
      "of the traffic that the server keeps, the last S seconds; 0: all"},
-    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE | IN_SHADOW_OF | IN_WHAT_IF, AT(sha), "SHA",
+    {"sha", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_SHOW | IN_ACTIVATE | IN_SHADOW_OF | IN_CANARY_OF | IN_WHAT_IF, AT(sha), "SHA",
      NULL, 0, 0, NULL,
      "the version with that SHA-256, of which 8 digits are enough (default: the newest of that name)"},
-    {"for", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SHADOW_OF, AT(for_s), "SECONDS", "600", 1, 86400, NULL,
-     "how long it is asked beside the live one"},
-    {"end", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_SHADOW_OF, AT(end_shadow), NULL, "false", 0, 0, NULL,
-     "the one that is asked beside the live one is asked no more"},
+    {"groups", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_CANARY_OF, AT(groups), "ID,ID", NULL, 0, 0, NULL,
+     "the groups that it decides for, as moonshift state names them"},
+    {"for", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SHADOW_OF | IN_CANARY_OF, AT(for_s), "SECONDS", "600", 1, 86400,
+     NULL, "how long it goes on beside the live one"},
+    {"end", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_SHADOW_OF | IN_CANARY_OF, AT(end_beside), NULL, "false", 0, 0, NULL,
+     "the one that goes on beside the live one ends"},
     {"to", NULL, 0, OPT_TEXT, GROUP_SCHEDULING, IN_ROLLBACK_OF, AT(to), "SHA", NULL, 0, 0, NULL,
      "any earlier version, by 8 or more digits of its SHA-256 (default: the one before the live one)"},
     {"force", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH | IN_ACTIVATE | IN_ROLLBACK_OF, AT(force), NULL, "false",
@@ -559,6 +561,7 @@ int opts_where(enum opts_command c)
                                [CMD_POLICY_ROLLBACK] = IN_ROLLBACK_OF,
                                [CMD_POLICY_LOG] = IN_LOG,
                                [CMD_POLICY_SHADOW] = IN_SHADOW_OF,
+                               [CMD_POLICY_CANARY] = IN_CANARY_OF,
                                [CMD_LIMITS] = IN_LIMITS_OF,
                                [CMD_STATE] = IN_STATE_OF,
                                [CMD_TOP] = IN_TOP,
@@ -575,7 +578,7 @@ const char *opts_command_name(enum opts_command c)
         "policy why",  "policy step",   "policy new",     "lua-path",        "simulate",
         "reproduce",   "tune",          "plan",           "regret",          "policy push",
         "policy list", "policy show",   "policy diff",    "policy activate", "policy rollback",
-        "policy log",  "policy shadow", "policy what-if", "limits",          "state",
-        "top"};
+        "policy log",  "policy shadow", "policy canary",  "policy what-if",  "limits",
+        "state",       "top"};
     return c < CMD_HELP ? names[c] : "help";
 }

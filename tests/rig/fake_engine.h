@@ -21,6 +21,7 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "engine/shadow.h"
+#include "engine/canary.h"
 
 enum { FAKE_EOS = 257, FAKE_MAX = 4096, FAKE_SEEN = 16 };
 
@@ -209,6 +210,15 @@ static void fake_shadow(struct fake *f, const struct engine_message *m)
     fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
 }
 
+static void fake_canary(struct fake *f, const struct engine_message *m)
+{
+    struct canary_order *o = m->payload;
+    if (o->policy.ops->destroy)
+        o->policy.ops->destroy(o->policy.ctx);
+    mem_free(o);
+    fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
+}
+
 /* false: stop. */
 static bool fake_take(struct fake *f, struct engine_message *m)
 {
@@ -252,6 +262,15 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         fake_reply(f, m->tag, E_NOTFOUND, "no policy decides beside the live one");
         break;
     case IN_SHADOW_STATE:
+        fake_reply(f, m->tag, 0, "{\"state\":\"none\"}");
+        break;
+    case IN_CANARY:
+        fake_canary(f, m);
+        break;
+    case IN_CANARY_END:
+        fake_reply(f, m->tag, E_NOTFOUND, "no canary runs");
+        break;
+    case IN_CANARY_STATE:
         fake_reply(f, m->tag, 0, "{\"state\":\"none\"}");
         break;
     case IN_ROLLBACK:
