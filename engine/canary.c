@@ -39,8 +39,8 @@ static uint64_t find_ranks(const struct canary_order *o, const struct partition 
 static int refuse_now(const struct canary *c, const struct live *live, const struct world *w, struct err *e)
 {
     if (c->on)
-        return err_set(e, E_INPUT, "%s (%.12s) is the canary already, and there can be one: end it first",
-                       c->book.name, c->book.sha256);
+        return err_set(e, E_INPUT, "%s (%.12s) is the canary already, and there can be one: end it first", c->book.name,
+                       c->book.sha256);
     if (live->probation.on)
         return err_set(e, E_INPUT,
                        "%s is on probation, which looks at all requests of the server: a canary can begin when it has "

@@ -2,10 +2,10 @@
  * both can be seen at work on the same traffic at the same time. Both decide for real. Each sees only its own groups
  * and requests, and its verbs reach only those (engine/world/side.h); the canary's step is called at the same
  * scheduling points as the live policy's, right behind it and on the same plan, and of its call only its own part goes
- * when it does not stand. It is judged as the live policy is (live.h), but where that would be withdrawn, it ends. While
- * it runs the partition stays as it is. Whatever ends it, its requests are the live policy's from then on, which gives
- * them new keys, and its groups are open. Owned by the engine, engine thread only. Invariants: a canary never has all
- * groups; one that has ended has left nothing behind but its book. */
+ * when it does not stand. It is judged as the live policy is (live.h), but where that would be withdrawn, it ends.
+ * While it runs the partition stays as it is. Whatever ends it, its requests are the live policy's from then on, which
+ * gives them new keys, and its groups are open. Owned by the engine, engine thread only. Invariants: a canary never has
+ * all groups; one that has ended has left nothing behind but its book. */
 #ifndef ENGINE_CANARY_H
 #define ENGINE_CANARY_H
 
@@ -16,7 +16,7 @@ enum { CANARY_WHY = 240 };
 
 /* What IN_CANARY carries. */
 struct canary_order {
-    struct policy policy; /* moves */
+    struct policy policy;  /* moves */
     int groups[MAX_RANKS]; /* their ids */
     int n_groups;
     int64_t for_ns; /* it ends by itself after that */
@@ -26,7 +26,7 @@ struct canary_order {
 struct canary_book {
     char name[NAME_BYTES], sha256[65], beside[NAME_BYTES]; /* name "": there was none yet */
     int groups[MAX_RANKS], n_groups;
-    double share; /* of the ranks */
+    double share;                         /* of the ranks */
     int64_t began_ns, until_ns, ended_ns; /* ended 0: it runs */
     char why_ended[CANARY_WHY];
     uint64_t first_order; /* requests from this one on have come since */
@@ -34,8 +34,8 @@ struct canary_book {
 };
 
 struct canary {
-    struct live live; /* its policy, as long as it runs; then its counts */
-    bool on, told;    /* told: who follows the engine knows that it has ended */
+    struct live live;                     /* its policy, as long as it runs; then its counts */
+    bool on, told;                        /* told: who follows the engine knows that it has ended */
     uint64_t epoch, n_groups, dead_ranks; /* of the partition that it has begun on */
     struct canary_book book;
 };

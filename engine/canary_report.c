@@ -36,8 +36,8 @@ static void put_compared(struct buf *json, const struct canary_results *r)
     buf_puts(json, ",\"compared\":{");
     for (int m = 0; m < RESULT_MEASURES; m++) {
         struct rank_test t = results_compare(&a->times[m], &b->times[m]);
-        buf_printf(json, "\"%s\":{\"p\":%.3g,\"canary_longer\":%.4f},", result_measure_name((enum result_measure)m), t.p,
-                   t.larger);
+        buf_printf(json, "\"%s\":{\"p\":%.3g,\"canary_longer\":%.4f},", result_measure_name((enum result_measure)m),
+                   t.p, t.larger);
     }
     buf_printf(json, "\"errors\":{\"p\":%.3g},\"refused\":{\"p\":%.3g}}",
                results_compare_shares(a->n_errors, a->n_ended, b->n_errors, b->n_ended),
@@ -108,7 +108,8 @@ bool canary_take_end(struct canary *c, struct buf *json)
                "policy's %" PRIu64 ", %" PRIu64 " of them so; TTFT %.1f ms and %.1f ms, TPOT %.2f ms and %.2f ms (p50)",
                b->why_ended, m->n_ended, m->n_errors + m->n_refused, l->n_ended, l->n_errors + l->n_refused,
                1e3 * results_quantile(&m->times[RESULT_TTFT], 0.5), 1e3 * results_quantile(&l->times[RESULT_TTFT], 0.5),
-               1e3 * results_quantile(&m->times[RESULT_TPOT], 0.5), 1e3 * results_quantile(&l->times[RESULT_TPOT], 0.5));
+               1e3 * results_quantile(&m->times[RESULT_TPOT], 0.5),
+               1e3 * results_quantile(&l->times[RESULT_TPOT], 0.5));
     buf_puts(json, "{\"event\":\"canary-end\"");
     json_put_member(json, "name", b->name);
     buf_printf(json, ",\"sha256\":\"%s\"", b->sha256);
@@ -124,8 +125,9 @@ static const char *const side_names[] = {"live", "canary"};
 
 static void put_endings(const struct side_results *const sides[2], struct buf *out)
 {
-    buf_puts(out, "# HELP policy_canary_requests Requests that came since the canary began and have ended, by who decided "
-                  "for them and by ending.\n# TYPE policy_canary_requests gauge\n");
+    buf_puts(out,
+             "# HELP policy_canary_requests Requests that came since the canary began and have ended, by who decided "
+             "for them and by ending.\n# TYPE policy_canary_requests gauge\n");
     for (int i = 0; i < 2; i++) {
         const struct side_results *s = sides[i];
         const uint64_t n[] = {s->n_done, s->n_aborted, s->n_errors, s->n_refused};
@@ -147,10 +149,10 @@ static void put_seconds(const struct side_results *const sides[2], enum result_m
         for (int q = 0; q < 3; q++)
             buf_printf(out, "policy_canary_%s_seconds{side=\"%s\",quantile=\"%g\"} %.9g\n", name, side_names[i],
                        quantiles[q], results_quantile(t, quantiles[q]));
-        buf_printf(out,
-                   "policy_canary_%s_seconds_sum{side=\"%s\"} %.9g\npolicy_canary_%s_seconds_count{side=\"%s\"} %" PRIu64
-                   "\n",
-                   name, side_names[i], t->sum_s, name, side_names[i], t->n);
+        buf_printf(
+            out,
+            "policy_canary_%s_seconds_sum{side=\"%s\"} %.9g\npolicy_canary_%s_seconds_count{side=\"%s\"} %" PRIu64 "\n",
+            name, side_names[i], t->sum_s, name, side_names[i], t->n);
     }
 }
 

@@ -57,14 +57,16 @@ struct rank_test results_compare(const struct result_times *a, const struct resu
     return t;
 }
 
-/* Of n things that each are b's with this probability, k or more, or as few as k or fewer, whichever is rarer; twice. */
+/* Of n things that each are b's with this probability, k or more, or as few as k or fewer, whichever is rarer; twice.
+ */
 double results_compare_shares(uint64_t n_a, uint64_t all_a, uint64_t n_b, uint64_t all_b)
 {
     uint64_t n = n_a + n_b;
     if (!all_a || !all_b || !n || n > 1000000)
         return 1;
     double share = (double)all_b / (double)(all_a + all_b);
-    double many = stats_binomial_tail((int)n, share, (int)n_b), few = 1 - stats_binomial_tail((int)n, share, (int)n_b + 1);
+    double many = stats_binomial_tail((int)n, share, (int)n_b),
+           few = 1 - stats_binomial_tail((int)n, share, (int)n_b + 1);
     double p = 2 * (many < few ? many : few);
     return p < 1 ? p : 1;
 }

@@ -293,8 +293,8 @@ static void tell_ordered(struct engine *engine, const struct engine_message *m)
 {
     const struct witness *w = engine->setup.witness;
     bool order = m->kind == IN_POLICY || m->kind == IN_PARAMS || m->kind == IN_ROLLBACK ||
-                 m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN || m->kind == IN_STOP || m->kind == IN_CANARY ||
-                 m->kind == IN_CANARY_END;
+                 m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN || m->kind == IN_STOP ||
+                 m->kind == IN_CANARY || m->kind == IN_CANARY_END;
     if (order && w && w->ordered)
         w->ordered(w->ctx, engine->now_ns, m);
 }

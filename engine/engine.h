@@ -142,11 +142,11 @@ enum engine_in {
                      E_UNSUPPORTED: none are logged */
     IN_SHADOW,    /* payload: struct shadow_order * (heap, moves): a policy that decides beside the live one
                      (engine/shadow.h). Answered by EV_REPLY: payload char * JSON, or why it does not start */
-    IN_SHADOW_END,     /* it ends; E_NOTFOUND: there is none. Answered as IN_SHADOW */
-    IN_SHADOW_STATE,   /* what is known of it, or of the last one; answered as IN_SHADOW */
-    IN_CANARY,         /* payload: struct canary_order * (heap, moves): a policy decides for some groups (engine/canary.h).
-                          Answered by EV_REPLY: payload char * JSON, or why it cannot be */
-    IN_CANARY_END,     /* it ends; E_NOTFOUND: there is none. Answered as IN_CANARY */
+    IN_SHADOW_END,   /* it ends; E_NOTFOUND: there is none. Answered as IN_SHADOW */
+    IN_SHADOW_STATE, /* what is known of it, or of the last one; answered as IN_SHADOW */
+    IN_CANARY,     /* payload: struct canary_order * (heap, moves): a policy decides for some groups (engine/canary.h).
+                      Answered by EV_REPLY: payload char * JSON, or why it cannot be */
+    IN_CANARY_END, /* it ends; E_NOTFOUND: there is none. Answered as IN_CANARY */
     IN_CANARY_STATE,   /* what is known of it, or of the last one; answered as IN_CANARY */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */

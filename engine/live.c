@@ -156,7 +156,8 @@ static bool could_run(const struct plan *p)
             return true;
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
-        if (side_has(p->side, r->canary) && !world_strands(w, r) && !r->n_moving && world_eligible(w, r) && !plan_deals_with(p, r))
+        if (side_has(p->side, r->canary) && !world_strands(w, r) && !r->n_moving && world_eligible(w, r) &&
+            !plan_deals_with(p, r))
             return true;
     }
     return false;

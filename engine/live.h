@@ -38,7 +38,7 @@ struct live_change {
 
 struct live {
     struct policy active, previous, native;
-    bool canary;     /* its policy decides for the canary's side (canary.h), not for the live one */
+    bool canary; /* its policy decides for the canary's side (canary.h), not for the live one */
     bool has_previous;
     bool fallen;     /* the active one is withdrawn: it is not called any more, and another is to take its place */
     bool may_return; /* it is withdrawn for nothing but slowness */

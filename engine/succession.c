@@ -44,7 +44,7 @@ int live_call_start(struct live *l, const struct policy *p, struct world *w, int
     view_init_of(&view, w, live_side(l, w), now_ns);
     plan_init(plan, w);
     plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
-    plan_begin(plan, now_ns); /* a canary's part is behind that */
+    plan_begin(plan, now_ns);                           /* a canary's part is behind that */
     if (l->canary)
         plan_begin_canary(plan);
     enum verdict v;

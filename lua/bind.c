@@ -303,8 +303,8 @@ static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
     struct vm *vm = vm_of(L);
     const struct world *w = v->world;
     /* What the engine's own growth takes is not the policy's debt. */
-    vm->floor += columns_reserve(&b->waiting, side_waiting(w, v->side)) +
-                 columns_reserve(&b->running, side_running(w, v->side));
+    vm->floor +=
+        columns_reserve(&b->waiting, side_waiting(w, v->side)) + columns_reserve(&b->running, side_running(w, v->side));
     bool good = columns_sync(&b->waiting, L, v, &w->waiting);
     if (!columns_sync(&b->running, L, v, &w->running))
         good = false;

@@ -111,8 +111,9 @@ int session_canary(struct session *s, struct err *e)
     if (o->end_beside && o->file)
         return err_set(e, E_INPUT, "--end or a policy: which of them?");
     if (!o->file != !o->groups)
-        return err_set(e, E_INPUT, o->file ? "which groups is it to decide for? --groups ID,ID: moonshift state has them"
-                                           : "--groups goes with a policy");
+        return err_set(e, E_INPUT,
+                       o->file ? "which groups is it to decide for? --groups ID,ID: moonshift state has them"
+                               : "--groups goes with a policy");
     if (o->file) {
         rc = session_post_beside(s, "canary", &answered, e);
     } else {

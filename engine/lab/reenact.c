@@ -282,8 +282,8 @@ static int play_policy(struct reenactor *r, const struct recorded *x, struct err
     bool found;
     TRY(find_policy(r, x, &p, &found, e));
     if (found)
-        engine_take(r->d.engine, &(struct engine_message){.kind = IN_POLICY,
-                                                          .payload = memcpy(mem_new(sizeof p), &p, sizeof p)});
+        engine_take(r->d.engine,
+                    &(struct engine_message){.kind = IN_POLICY, .payload = memcpy(mem_new(sizeof p), &p, sizeof p)});
     return 0;
 }
 
@@ -294,8 +294,8 @@ static int play_canary(struct reenactor *r, const struct recorded *x, struct err
     memcpy(o.groups, x->groups, sizeof o.groups);
     TRY(find_policy(r, x, &o.policy, &found, e));
     if (found)
-        engine_take(r->d.engine, &(struct engine_message){.kind = IN_CANARY,
-                                                          .payload = memcpy(mem_new(sizeof o), &o, sizeof o)});
+        engine_take(r->d.engine,
+                    &(struct engine_message){.kind = IN_CANARY, .payload = memcpy(mem_new(sizeof o), &o, sizeof o)});
     return 0;
 }
 

@@ -22,8 +22,8 @@ struct order {
     bool force, from_file, known; /* known: it passed before, its load may take longer */
     double seconds;
     int groups[MAX_RANKS], n_groups; /* of a canary */
-    char path[POLICY_PATH]; /* "": the source came with the request, or is kept */
-    const char *dir;        /* which the file may not lead out of; NULL: the operator named it */
+    char path[POLICY_PATH];          /* "": the source came with the request, or is kept */
+    const char *dir;                 /* which the file may not lead out of; NULL: the operator named it */
     struct buf source;
     char sha256[65], looked[65]; /* looked: what was known not to be in quarantine before it was loaded */
     char *params;

@@ -50,8 +50,8 @@ struct policy_order {
     const char *sha;    /* a prefix; "" or NULL: the newest of that name */
     const char *actor;  /* for the record, engine/serve/versions/audit.h */
     bool force;         /* quarantine does not count */
-    struct buf *source; /* LOAD, KEEP, SHADOW, CANARY: moves; empty: the file of that name is read; SHADOW, CANARY: `sha`
-                           is meant */
+    struct buf *source; /* LOAD, KEEP, SHADOW, CANARY: moves; empty: the file of that name is read; SHADOW, CANARY:
+                           `sha` is meant */
     double seconds;     /* SHADOW, CANARY: for so long */
     int groups[MAX_RANKS], n_groups; /* CANARY: ids */
 };

@@ -21,8 +21,8 @@ static struct request *find_probe(const struct plan *p, int place, int blocks)
     const struct req_queue *q = &p->world->running;
     for (int i = q->n - 1; i >= 0 && p->world->n_probes_running; i--) {
         struct request *v = q->items[i];
-        if (v->parent && side_has(p->side, v->canary) && !v->busy && !v->n_moving && v->n_blocks && !plan_touched(p, v) &&
-            lies_on_scarce(p, v, place, blocks))
+        if (v->parent && side_has(p->side, v->canary) && !v->busy && !v->n_moving && v->n_blocks &&
+            !plan_touched(p, v) && lies_on_scarce(p, v, place, blocks))
             return v;
     }
     return NULL;
@@ -229,7 +229,8 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     const struct plan *p = b->plan;
     const struct world *w = p->world;
     if (p->n_running >= p->seats)
-        return p->side == SIDE_ALL ? "max_num_seqs requests are running" : "its side's share of max_num_seqs requests is running";
+        return p->side == SIDE_ALL ? "max_num_seqs requests are running"
+                                   : "its side's share of max_num_seqs requests is running";
     if (!world_eligible(w, r))
         return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go"
                                 : "it waits for the prompt it shares with a sibling";

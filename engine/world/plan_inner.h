@@ -5,7 +5,7 @@
 
 #include "engine/world/plan.h"
 
-bool plan_no(struct plan *p, const char *why);                    /* refuses: false, with the reason kept */
+bool plan_no(struct plan *p, const char *why); /* refuses: false, with the reason kept */
 /* Is it of the other side (side.h)? Then refuses, and the reason is kept. */
 bool plan_is_others(struct plan *p, const struct request *r);
 bool plan_is_others_group(struct plan *p, const struct group *g);

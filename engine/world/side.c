@@ -34,7 +34,8 @@ int side_seats(const struct world *w, enum side s)
     int all = w->limits.max_num_seqs;
     if (s == SIDE_ALL)
         return all;
-    int canary = (int)((int64_t)all * w->sides.n_ranks / w->sides.n_all), mine = s == SIDE_CANARY ? canary : all - canary;
+    int canary = (int)((int64_t)all * w->sides.n_ranks / w->sides.n_all),
+        mine = s == SIDE_CANARY ? canary : all - canary;
     return mine > 0 ? mine : 1;
 }
 
@@ -169,7 +170,8 @@ static bool lies_on_ranks(const struct world *w, const struct request *r)
     return r->parked && r->n_blocks && !world_in_host(w, r);
 }
 
-/* Those that have a place first, then those that go by themselves in the queue's order, then those that go with them. */
+/* Those that have a place first, then those that go by themselves in the queue's order, then those that go with them.
+ */
 static void deal_waiting(struct world *w, int64_t now_ns)
 {
     for (int i = 0; i < w->waiting.n; i++) {

@@ -19,12 +19,12 @@ static inline bool side_has(enum side s, bool canary)
 }
 
 struct world_sides {
-    uint64_t ranks;         /* of the canary's groups; 0: no canary runs */
-    int n_ranks, n_all;     /* of them; of all groups, when it began: its share of what comes */
-    uint64_t epoch;         /* another one whenever requests have changed sides */
-    uint64_t n_dealt;       /* since it began */
+    uint64_t ranks;           /* of the canary's groups; 0: no canary runs */
+    int n_ranks, n_all;       /* of them; of all groups, when it began: its share of what comes */
+    uint64_t epoch;           /* another one whenever requests have changed sides */
+    uint64_t n_dealt;         /* since it began */
     int n_waiting, n_running; /* the canary's requests in the queues, probes included */
-    int64_t waiting_tokens; /* as world.waiting_tokens, of those */
+    int64_t waiting_tokens;   /* as world.waiting_tokens, of those */
 };
 
 struct world;

@@ -7,7 +7,7 @@
 
 struct view {
     const struct world *world; /* queues are in order: world->waiting, world->running */
-    enum side side; /* of which groups and requests it is; nothing of the other is in it */
+    enum side side;            /* of which groups and requests it is; nothing of the other is in it */
     int64_t now_ns;
     int n_idle;
     int idle[MAX_RANKS];      /* ids of groups of the side that may take a step: idle and not held */

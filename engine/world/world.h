@@ -90,7 +90,7 @@ struct world {
     struct req_queue waiting, running;
     int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
-    struct world_sides sides;              /* what a canary has of all that */
+    struct world_sides sides;        /* what a canary has of all that */
     int n_held;                      /* of the waiting, those that the policy holds back */
     struct holds holds;              /* their reasons */
     int n_parked;                    /* of the waiting, those whose KV is kept */

@@ -450,6 +450,41 @@ static void a_worse_one_is_seen(void **state)
     rig_close(&t);
 }
 
+/* Those that come along, on either side: what they ask of the partition is refused, and nothing is lost by it. */
+static void policies_that_know_nothing_of_it(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool live; /* or the canary */
+    } names[] = {{"flying", false},     {"shift", false}, {"auto", false}, {"static", false},
+                 {"leastwaste", false}, {"flying", true}, {"fair", true},  {"priority", true}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct rig t;
+        struct traffic l = {0};
+        struct err e = {0};
+        struct buf source = {0};
+        char path[100];
+        rng_init(&l.rng, i + 1);
+        snprintf(path, sizeof path, "policies/%s.lua", names[i].name);
+        assert_int_equal(file_read(&source, path, LUA_SOURCE_BYTES, &e), 0);
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 60, .starvation_s = 2});
+        if (names[i].live)
+            swap_unseen(&t, names[i].name, source.data); /* it has no time to make another partition */
+        assert_int_equal(begin(&t, "it", names[i].live ? plain : source.data, 1000, 2), 0);
+        drive(&t, &l, 4 * SECOND);
+        if (number(&t, "left_s") > 0)
+            assert_int_equal(end(&t), 0);
+        else
+            assert_begins(&t, "why_ended", "?");
+        rig_settle(&t);
+        rig_check(&t);
+        assert_true(t.n_tags > 100);
+        buf_free(&source);
+        rig_close(&t);
+    }
+}
+
 /* ---- its end */
 
 enum how { BY_ORDER, BY_TIME, BY_SWAP, BY_ITSELF, BY_ROLLBACK, BY_RANK, BY_PARAMS };
@@ -467,13 +502,18 @@ static void it_gives_everything_back(void **state)
         {BY_ITSELF, plain, "it goes live for all groups"},
         {BY_ROLLBACK, plain, "the live policy is rolled back"},
         {BY_RANK, plain, "rank 3 failed"},
-        {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then error('no') end " SERVES " end }", "too many strikes; last: "},
-        {BY_TIME, HEAD "admit = function(r) if r.arrival > 4 then error('no') end end, step = function(view, act) "
-                  SERVES " end }", "too many strikes; last: admit: error: it.lua:2: no"},
+        {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then error('no') end " SERVES " end }",
+         "too many strikes; last: "},
+        {BY_TIME,
+         HEAD "admit = function(r) if r.arrival > 4 then error('no') end end, step = function(view, act) " SERVES
+              " end }",
+         "too many strikes; last: admit: error: it.lua:2: no"},
         {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then while true do end end " SERVES " end }",
          "its call was cut off, so its state may be half changed; last: step: timeout: "},
-        {BY_TIME, HEAD "step = function(view, act) if view.now > 4 then local t = {} for i = 1, 1e7 do t[i] = { i } end "
-                  "end " SERVES " end }", "its call was cut off, so its state may be half changed; last: step: oom: "},
+        {BY_TIME,
+         HEAD "step = function(view, act) if view.now > 4 then local t = {} for i = 1, 1e7 do t[i] = { i } end "
+              "end " SERVES " end }",
+         "its call was cut off, so its state may be half changed; last: step: oom: "},
     };
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         struct rig t;
@@ -605,8 +645,10 @@ static void words_of_refusals(void **state)
         assert_int_equal(rig_swap(&t, "plain", plain), 0);
         rig_submit(&t, "a", 16, 200); /* has the id 65536, and runs in the first group */
         rig_turn(&t);
-        snprintf(source, sizeof source, HEAD "step = function(view, act) " SERVES "\n local ok, why = %s\n"
-                                             "  if ok then error('done') end error(why) end }", reaches[i].call);
+        snprintf(source, sizeof source,
+                 HEAD "step = function(view, act) " SERVES "\n local ok, why = %s\n"
+                      "  if ok then error('done') end error(why) end }",
+                 reaches[i].call);
         assert_int_equal(begin(&t, "it", source, 1000, 2), 0);
         rig_submit(&t, "a", 16, 2);
         rig_turn(&t);
@@ -627,6 +669,7 @@ int main(void)
         cmocka_unit_test(what_comes_is_dealt_by_the_share_of_ranks),
         cmocka_unit_test(one_beside_itself),
         cmocka_unit_test(a_worse_one_is_seen),
+        cmocka_unit_test(policies_that_know_nothing_of_it),
         cmocka_unit_test(it_gives_everything_back),
         cmocka_unit_test(the_live_policy_goes_and_it_ends),
         cmocka_unit_test(what_cannot_be_is_refused),

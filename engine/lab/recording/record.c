@@ -274,8 +274,8 @@ static void put_canary(struct buf *out, const struct canary_order *o)
 static void ordered(void *ctx, int64_t now, const struct engine_message *m)
 {
     static const char kinds[] = {
-        [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r',
-        [IN_DRAIN] = 'd',  [IN_STOP] = 'x',   [IN_LIMITS] = 'l',   [IN_CANARY] = 'y', [IN_CANARY_END] = 'u'};
+        [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r', [IN_DRAIN] = 'd',
+        [IN_STOP] = 'x',   [IN_LIMITS] = 'l', [IN_CANARY] = 'y',   [IN_CANARY_END] = 'u'};
     struct recorder *r = ctx;
     struct buf *out = line(r, kinds[m->kind], now);
     if (!out)
