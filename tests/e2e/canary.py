@@ -112,7 +112,7 @@ def it_is_begun_shown_and_ended(folder):
         assert s.live()[0] == "static"
         metrics = s.ask("GET", "/metrics", port=s.public)[1]
         assert "\npolicy_canary 1\n" in metrics, metrics
-        assert '\npolicy_canary_requests{side="canary",ending="refused"} %d\n' % refused in metrics
+        assert f'\npolicy_canary_requests{{side="canary",ending="refused"}} {refused}\n' in metrics
         code, out, _ = run(s, "--end")
         assert code == 0 and ": an operator has ended it\n" in out, out
         assert report(s)["state"] == "ended"
