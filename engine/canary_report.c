@@ -142,17 +142,14 @@ static void put_seconds(const struct side_results *const sides[2], enum result_m
                         const char *help, struct buf *out)
 {
     static const double quantiles[] = {0.5, 0.9, 0.99};
-    buf_printf(out, "# HELP policy_canary_%s_seconds %s, of those requests.\n# TYPE policy_canary_%s_seconds summary\n",
-               name, help, name);
+    buf_printf(out, "# HELP %s %s, of those requests.\n# TYPE %s summary\n", name, help, name);
     for (int i = 0; i < 2; i++) {
         const struct result_times *t = &sides[i]->times[m];
         for (int q = 0; q < 3; q++)
-            buf_printf(out, "policy_canary_%s_seconds{side=\"%s\",quantile=\"%g\"} %.9g\n", name, side_names[i],
-                       quantiles[q], results_quantile(t, quantiles[q]));
-        buf_printf(
-            out,
-            "policy_canary_%s_seconds_sum{side=\"%s\"} %.9g\npolicy_canary_%s_seconds_count{side=\"%s\"} %" PRIu64 "\n",
-            name, side_names[i], t->sum_s, name, side_names[i], t->n);
+            buf_printf(out, "%s{side=\"%s\",quantile=\"%g\"} %.9g\n", name, side_names[i], quantiles[q],
+                       results_quantile(t, quantiles[q]));
+        buf_printf(out, "%s_sum{side=\"%s\"} %.9g\n%s_count{side=\"%s\"} %" PRIu64 "\n", name, side_names[i], t->sum_s,
+                   name, side_names[i], t->n);
     }
 }
 
@@ -168,7 +165,7 @@ void canary_metrics(const struct canary *c, struct buf *out)
     buf_puts(out, "# HELP policy_canary_tokens Output tokens of those requests.\n# TYPE policy_canary_tokens gauge\n");
     for (int i = 0; i < 2; i++)
         buf_printf(out, "policy_canary_tokens{side=\"%s\"} %" PRIu64 "\n", side_names[i], sides[i]->output_tokens);
-    put_seconds(sides, RESULT_TTFT, "ttft", "Time to the first token", out);
-    put_seconds(sides, RESULT_TPOT, "tpot", "Time per output token after the first", out);
-    put_seconds(sides, RESULT_QUEUE, "queue", "Time in the queue before the first step", out);
+    put_seconds(sides, RESULT_TTFT, "policy_canary_ttft_seconds", "Time to the first token", out);
+    put_seconds(sides, RESULT_TPOT, "policy_canary_tpot_seconds", "Time per output token after the first", out);
+    put_seconds(sides, RESULT_QUEUE, "policy_canary_queue_seconds", "Time in the queue before the first step", out);
 }
