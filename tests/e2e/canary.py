@@ -113,6 +113,15 @@ def it_is_begun_shown_and_ended(folder):
         metrics = s.ask("GET", "/metrics", port=s.public)[1]
         assert "\npolicy_canary 1\n" in metrics, metrics
         assert f'\npolicy_canary_requests{{side="canary",ending="refused"}} {refused}\n' in metrics
+        done, tokens = canary["done"], canary["output_tokens"]
+        for line in (
+            f'policy_canary_tokens{{side="canary"}} {tokens}',
+            f'policy_canary_ttft_seconds_count{{side="canary"}} {done}',
+            f'policy_canary_tpot_seconds_count{{side="canary"}} {done}',
+            f'policy_canary_queue_seconds_count{{side="canary"}} {done}',
+            'policy_canary_ttft_seconds{side="live",quantile="0.9"} 0.',
+        ):
+            assert "\n" + line in metrics, line
         code, out, _ = run(s, "--end")
         assert code == 0 and ": an operator has ended it\n" in out, out
         assert report(s)["state"] == "ended"
