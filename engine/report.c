@@ -240,7 +240,7 @@ static void put_group(struct buf *out, const struct world *w, const struct group
     put_layout(out, "base", grp->base);
     if (grp->weights.tp)
         put_layout(out, "weights", grp->weights);
-    buf_printf(out, ",\"loading\":%s", grp->loading ? "true" : "false");
+    buf_printf(out, ",\"loading\":%s,\"canary\":%s", grp->loading ? "true" : "false", grp->canary ? "true" : "false");
     buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}",
                l->tokens_per_block, w->kv.n_blocks - l->n_unused, l->n_cached, kv_available(&w->kv, grp->place));
 }

@@ -93,6 +93,10 @@ def it_is_begun_shown_and_ended(folder):
         code, out, err = run(s, picky, "--groups", f"{ids[1]},{ids[3]}", "--for", "3600")
         begins = f"picky ({sha(PICKY)[:12]}) beside static, on groups {ids[1]}, {ids[3]} (50% of the ranks), for 0 s\n"
         assert code == 0 and out.startswith(begins), (out, err)
+        page = subprocess.run(
+            [BINARY, "state", "--server", f"http://127.0.0.1:{s.port}"], capture_output=True, text=True, env=HOME
+        )
+        assert page.stdout.count(", of the canary\n") == 2, page
         assert set(traffic(s, 40)) == {200}
         statuses = traffic(s, 40, priority=7)
         refused = statuses.count(429)

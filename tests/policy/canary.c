@@ -6,6 +6,7 @@
 #include "engine/base/file.h"
 #include "engine/base/rng.h"
 #include "engine/canary.h"
+#include "engine/shadow.h"
 
 #define SECOND 1000000000ll
 #define HEAD "return { api = 1, doc = 'test', needs = { 'id', 'group', 'priority', 'first', 'last' },\n"
@@ -575,6 +576,93 @@ static void the_live_policy_goes_and_it_ends(void **state)
     rig_close(&t);
 }
 
+/* Where nobody holds a request as groups are, the partition has to change for it. */
+static void a_request_that_fits_no_group_ends_it(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 20});
+    assert_int_equal(begin(&t, "plain", plain, 1000, 2), 0);
+    rig_submit(&t, "a", 300, 4);
+    rig_submit(&t, "a", 300, 4);
+    rig_turn(&t);
+    assert_state(&t, "on");
+    rig_submit(&t, "a", 500, 4);
+    rig_turn(&t);
+    assert_begins(&t, "why_ended", "a request fits no group of its side");
+    assert_whole(&t);
+    rig_settle(&t);
+    rig_check(&t);
+    assert_int_equal(t.heard[3].ending, END_LENGTH);
+    rig_close(&t);
+}
+
+/* Pairs and singles: what only a pair holds goes to the side that has it. */
+static const char pairs[] =
+    HEAD "start = function(node, act) act.bind({ 0, 1 }, { when = 'hard', kv = 'migrate' }) end,\n"
+         "step = function(view, act) " SERVES " end }";
+
+static void what_only_one_side_holds_goes_there(void **state)
+{
+    (void)state;
+    for (int wide = 0; wide < 2; wide++) { /* the canary has the pair, or a single */
+        struct rig t;
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 20});
+        assert_int_equal(rig_swap(&t, "pairs", pairs), 0);
+        rig_submit(&t, "a", 8, 1);
+        rig_settle(&t);
+        const struct world *w = engine_world(t.engine);
+        assert_int_equal(w->partition.n_groups, 3);
+        int groups[] = {group_id(&t, wide ? 0 : 2)};
+        assert_int_equal(order_on(&t, "plain", plain, 1000, groups, 1), 0);
+        for (int i = 0; i < 12; i++) {
+            rig_submit(&t, "a", i % 2 ? 400 : 100, i % 3 ? 200 : 4);
+            rig_turn(&t);
+            const struct request *r = request_find_tag(&w->requests, t.n_tags);
+            assert_true(!(i % 2) || r->canary == wide);
+        }
+        rig_settle(&t);
+        rig_check(&t);
+        assert_state(&t, "on");
+        assert_true(number(&t, "sides.live.done") + number(&t, "sides.canary.done") == 12);
+        rig_close(&t);
+    }
+}
+
+/* A shadow is asked about what the live policy decides. */
+static void a_shadow_is_beside_the_live_side(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct traffic l = {0};
+    struct err e = {0};
+    struct shadow_order *o = mem_new(sizeof *o);
+    char again[sizeof plain + 20];
+    rng_init(&l.rng, 4);
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 100});
+    assert_int_equal(rig_swap(&t, "plain", plain), 0);
+    snprintf(again, sizeof again, "-- again\n%s", plain);
+    assert_int_equal(lua_policy_load(&o->policy, "again", again, strlen(again), &t.opts, NULL, &e), 0);
+    o->for_ns = 1000 * SECOND;
+    rig_post(&t, IN_SHADOW, o, 0);
+    drive(&t, &l, 2 * SECOND);
+    assert_int_equal(begin(&t, "slow", slow, 1000, 2), 0);
+    drive(&t, &l, 4 * SECOND);
+    assert_int_equal(end(&t), 0);
+    drive(&t, &l, 5 * SECOND);
+    rig_post(&t, IN_SHADOW_STATE, NULL, 0);
+    rig_turn(&t);
+    struct json *root = json_parse(t.reply.data, t.reply.len, NULL, NULL);
+    const struct json *d = json_find(root, "decisions");
+    assert_string_equal(json_text(json_find(root, "state")), "on");
+    assert_true(json_number(json_find(d, "compared")) > 300);
+    assert_true(json_number(json_find(d, "equal")) == json_number(json_find(d, "compared")));
+    json_free(root);
+    rig_settle(&t);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* ---- what cannot be */
 
 static void assert_refused(struct rig *t, int code, const char *words)
@@ -672,6 +760,9 @@ int main(void)
         cmocka_unit_test(policies_that_know_nothing_of_it),
         cmocka_unit_test(it_gives_everything_back),
         cmocka_unit_test(the_live_policy_goes_and_it_ends),
+        cmocka_unit_test(a_request_that_fits_no_group_ends_it),
+        cmocka_unit_test(what_only_one_side_holds_goes_there),
+        cmocka_unit_test(a_shadow_is_beside_the_live_side),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(words_of_refusals),
     };
