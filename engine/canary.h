@@ -9,18 +9,11 @@
 #ifndef ENGINE_CANARY_H
 #define ENGINE_CANARY_H
 
+#include "engine/canary_order.h"
 #include "engine/canary_results.h"
 #include "engine/live.h"
 
 enum { CANARY_WHY = 240 };
-
-/* What IN_CANARY carries. */
-struct canary_order {
-    struct policy policy;  /* moves */
-    int groups[MAX_RANKS]; /* their ids */
-    int n_groups;
-    int64_t for_ns; /* it ends by itself after that */
-};
 
 /* What is known of a canary, from its begin on; of the last one until another begins. */
 struct canary_book {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/canary.h"
+#include "engine/canary_order.h"
 #include "engine/lab/recording/record_plan.h"
 #include "engine/lab/reenact_inner.h"
 

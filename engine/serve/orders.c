@@ -10,7 +10,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/canary.h"
+#include "engine/canary_order.h"
 #include "engine/serve/policies.h"
 #include "engine/shadow.h"
 

@@ -21,7 +21,7 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "engine/shadow.h"
-#include "engine/canary.h"
+#include "engine/canary_order.h"
 
 enum { FAKE_EOS = 257, FAKE_MAX = 4096, FAKE_SEEN = 16 };
 

@@ -17,7 +17,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/thread.h"
-#include "engine/canary.h"
+#include "engine/canary_order.h"
 #include "engine/lab/drafts.h"
 #include "engine/lab/recording/record.h"
 #include "engine/lab/recording/recording_digest.h"

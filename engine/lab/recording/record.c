@@ -50,7 +50,7 @@
 #include <sys/random.h>
 
 #include "engine/base/mem.h"
-#include "engine/canary.h"
+#include "engine/canary_order.h"
 #include "engine/lab/recording/record_file.h"
 #include "engine/lab/recording/record_inner.h"
 #include "engine/lab/recording/record_plan.h"
