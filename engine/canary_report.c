@@ -36,8 +36,8 @@ static void put_compared(struct buf *json, const struct canary_results *r)
     buf_puts(json, ",\"compared\":{");
     for (int m = 0; m < RESULT_MEASURES; m++) {
         struct rank_test t = results_compare(&a->times[m], &b->times[m]);
-        buf_printf(json, "\"%s\":{\"p\":%.3g,\"canary_longer\":%.4f},", result_measure_name((enum result_measure)m),
-                   t.p, t.larger);
+        buf_printf(json, "\"%s\":{\"p\":%.3g,\"canary_longer\":%.4f,\"enough\":%s},",
+                   result_measure_name((enum result_measure)m), t.p, t.larger, t.enough ? "true" : "false");
     }
     buf_printf(json, "\"errors\":{\"p\":%.3g},\"refused\":{\"p\":%.3g}}",
                results_compare_shares(a->n_errors, a->n_ended, b->n_errors, b->n_ended),

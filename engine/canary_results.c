@@ -50,7 +50,8 @@ struct rank_test results_compare(const struct result_times *a, const struct resu
     }
     t.larger = u / (na * nb);
     double variance = na * nb / 12 * (n + 1 - ties / (n * (n - 1)));
-    if (a->n < RESULT_LEAST || b->n < RESULT_LEAST || variance <= 0)
+    t.enough = a->n >= RESULT_LEAST && b->n >= RESULT_LEAST;
+    if (!t.enough || variance <= 0)
         return t;
     double off = fabs(u - na * nb / 2) - 0.5;
     t.p = erfc((off > 0 ? off : 0) / sqrt(variance) / sqrt(2));

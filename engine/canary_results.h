@@ -5,6 +5,7 @@
 #ifndef ENGINE_CANARY_RESULTS_H
 #define ENGINE_CANARY_RESULTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { RESULT_CLASSES = 1280, RESULT_LEAST = 20 /* values of each side, to say anything of a difference */ };
@@ -38,6 +39,7 @@ double results_quantile(const struct result_times *t, double q); /* the upper en
  * where a side has fewer than RESULT_LEAST. larger: the chance that a value of b is larger than one of a, ties by
  * half. */
 struct rank_test {
+    bool enough; /* values, to say anything */
     double p, larger;
 };
 struct rank_test results_compare(const struct result_times *a, const struct result_times *b);

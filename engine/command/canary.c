@@ -24,6 +24,8 @@ static void say_chance(const struct json *c)
     double p = number_of(c, "p"), longer = number_of(c, "canary_longer");
     if (!c)
         printf("\n");
+    else if (json_find(c, "enough") && !json_true(json_find(c, "enough")))
+        printf("  too few to tell\n");
     else if (p >= 0.05)
         printf("  no more than chance (p %.2g)\n", p);
     else if (json_find(c, "canary_longer"))

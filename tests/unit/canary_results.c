@@ -96,8 +96,9 @@ static void few_values_say_nothing(void **state)
     fill(&x, low, RESULT_LEAST);
     fill(&y, high, RESULT_LEAST - 1);
     assert_true(results_compare(&x, &y).p == 1 && results_compare(&x, &y).larger == 1);
+    assert_false(results_compare(&x, &y).enough);
     fill(&y, high, RESULT_LEAST);
-    assert_true(results_compare(&x, &y).p < 1e-6);
+    assert_true(results_compare(&x, &y).p < 1e-6 && results_compare(&x, &y).enough);
     assert_true(results_compare(&x, &none).p == 1 && results_quantile(&none, 0.5) == 0 && results_mean(&none) == 0);
     fill(&x, (double[]){5, 5, 5}, 3); /* all alike */
     assert_true(results_compare(&x, &x).p == 1);
