@@ -530,7 +530,7 @@ static void it_gives_everything_back(void **state)
         rig_open(&t, &(struct rig_knobs){.ranks = 4,
                                          .group_size = 1,
                                          .blocks = 40,
-                                         .hard_ns = strstr(ends[i].why, "timeout") ? 0 : UNHURRIED_NS,
+                                         .hard_ns = strstr(ends[i].why, "timeout") ? SECOND / 5 : UNHURRIED_NS,
                                          .fail_rank = 3,
                                          .fail_at_step = ends[i].how == BY_RANK ? 220 : 0});
         assert_int_equal(rig_swap(&t, "before", plain), 0);
