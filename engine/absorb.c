@@ -46,9 +46,11 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
     }
     if (engine->setup.witness && engine->setup.witness->ended)
         engine->setup.witness->ended(engine->setup.witness->ctx, now, r, f->how);
-    view_init(&v, &engine->world, now);
-    live_finish(&engine->live, r, f->how, &v);
-    shadow_finish(&engine->shadow, r, f->how, &v);
+    view_init_of(&v, &engine->world, r->canary ? SIDE_CANARY : world_live_side(&engine->world), now);
+    live_finish(canary_of(&engine->canary, &engine->live, r), r, f->how, &v);
+    if (!r->canary)
+        shadow_finish(&engine->shadow, r, f->how, &v);
+    canary_note_end(&engine->canary, r, f->how);
     observe_end(engine, r, now);
     guards_ended(engine->guards, r);
     struct engine_event ev = {.kind = EV_END,

@@ -64,13 +64,15 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     tell_submitted(engine, s, r);
     metrics_add(&engine->metrics, C_PROMPT_TOKENS, (uint64_t)s->n_prompt);
     struct view v;
-    view_init(&v, &engine->world, now);
+    view_init_of(&v, &engine->world, r->canary ? SIDE_CANARY : world_live_side(&engine->world), now);
     bool may = world_eligible(&engine->world, r);
     story_begin(&engine->stories, r, !may ? PART_SIBLING : v.n_idle ? PART_ENGINE : PART_STEP, now);
     engine->saw_empty = false;
     struct admission a = {.key = r->key, .retry_after_s = -1};
-    live_admit(&engine->live, r, &v, &a);
-    shadow_admit(&engine->shadow, r, &v, &a);
+    canary_note_came(&engine->canary, r);
+    live_admit(canary_of(&engine->canary, &engine->live, r), r, &v, &a);
+    if (!r->canary)
+        shadow_admit(&engine->shadow, r, &v, &a);
     if (a.refused)
         engine_end_request(
             engine, r,

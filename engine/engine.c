@@ -175,6 +175,11 @@ static void free_message(struct engine_message *m)
         if (o->policy.ops->destroy)
             o->policy.ops->destroy(o->policy.ctx);
         mem_free(o);
+    } else if (m->kind == IN_CANARY) {
+        struct canary_order *o = m->payload;
+        if (o->policy.ops->destroy)
+            o->policy.ops->destroy(o->policy.ctx);
+        mem_free(o);
     } else if (m->kind == IN_STEP_DONE) {
         step_free(m->payload);
     } else if (m->kind != IN_MOVE_DONE && m->kind != IN_REPLICA_DONE && m->kind != IN_RESHARD_DONE &&
@@ -202,6 +207,7 @@ void engine_destroy(struct engine *engine)
     engine_drop_reshards(engine);
     live_free(&engine->live);
     shadow_free(&engine->shadow);
+    canary_free(&engine->canary);
     retired_stop(engine->retired);
     guards_free(engine->guards);
     plan_free(&engine->plan);
@@ -292,7 +298,8 @@ static void tell_ordered(struct engine *engine, const struct engine_message *m)
 {
     const struct witness *w = engine->setup.witness;
     bool order = m->kind == IN_POLICY || m->kind == IN_PARAMS || m->kind == IN_ROLLBACK ||
-                 m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN || m->kind == IN_STOP;
+                 m->kind == IN_RESET_PREFIX_CACHE || m->kind == IN_DRAIN || m->kind == IN_STOP ||
+                 m->kind == IN_CANARY || m->kind == IN_CANARY_END;
     if (order && w && w->ordered)
         w->ordered(w->ctx, engine->now_ns, m);
 }
@@ -316,6 +323,9 @@ void engine_take(struct engine *engine, struct engine_message *m)
     case IN_SHADOW:
     case IN_SHADOW_END:
     case IN_SHADOW_STATE:
+    case IN_CANARY:
+    case IN_CANARY_END:
+    case IN_CANARY_STATE:
     case IN_STORY:
     case IN_DECISIONS:
         engine_obey(engine, m);
@@ -402,7 +412,7 @@ static bool may_decide(const struct engine *engine)
     struct view v;
     if (engine->stopping || (engine->setup.lockstep && timetable_steps(&engine->under_way)))
         return false;
-    view_init(&v, &engine->world, 0);
+    view_init_of(&v, &engine->world, SIDE_ALL, 0);
     return v.n_idle || (engine->world.partition.free_ranks && !engine->world.partition.n_pending);
 }
 
@@ -452,7 +462,7 @@ static void enact(struct engine *engine, struct plan *p)
     for (int i = 0; i < p->n_verbs; i++) {
         const struct plan_verb *v = &p->verbs[i];
         if (v->kind == PLAN_LOG && !engine->setup.quiet)
-            log_info("policy", "%s: %s", engine->live.active.name, v->text);
+            log_info("policy", "%s: %s", v->canary ? engine->canary.book.name : engine->live.active.name, v->text);
         if (v->kind == PLAN_REFUSE)
             engine_end_request(engine, v->request,
                                &(struct request_end){END_REFUSED, v->code, v->retry_after_s,
@@ -507,6 +517,9 @@ bool engine_turn(struct engine *engine)
     bool did = ingest(engine), waited = engine->world.partition.n_pending > 0;
     int64_t now = look_at_clock(engine);
     did |= engine_catch_up(engine);
+    if (canary_tend(&engine->canary, &engine->live, &engine->world, now))
+        did = engine->changed = true;
+    engine_tell_canary(engine);
     if (live_settle(&engine->live, &engine->world, now) || live_retry(&engine->live, &engine->world, now))
         did = engine->changed = true;
     engine_tell_change(engine);
@@ -548,6 +561,7 @@ bool engine_turn(struct engine *engine)
     live_step(&engine->live, &v, &engine->plan);
     int64_t call_ns = engine->decisions.cap ? clock_now(engine->setup.clock) - asked_ns : 0;
     shadow_compare(&engine->shadow, &engine->plan);
+    canary_step(&engine->canary, &engine->plan);
     decisions_note(&engine->decisions, &engine->plan, &engine->live, call_ns);
     stories_decided(&engine->stories, &engine->plan);
     tell_turned(engine, &engine->plan);
@@ -555,6 +569,8 @@ bool engine_turn(struct engine *engine)
     tell_embed(engine);
     live_idle(&engine->live); /* while the step just posted runs */
     shadow_idle(&engine->shadow);
+    if (canary_runs(&engine->canary))
+        live_idle(&engine->canary.live);
     end_turn(engine);
     return true;
 }
@@ -577,6 +593,7 @@ int64_t engine_next_ns(const struct engine *engine)
     int64_t judged = probation_next_ns(&engine->live.probation);
     t = judged < t ? judged : t;
     t = shadow_next_ns(&engine->shadow) < t ? shadow_next_ns(&engine->shadow) : t;
+    t = canary_next_ns(&engine->canary) < t ? canary_next_ns(&engine->canary) : t;
     return engine->due_ns < t ? engine->due_ns : t;
 }
 

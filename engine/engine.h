@@ -142,8 +142,12 @@ enum engine_in {
                      E_UNSUPPORTED: none are logged */
     IN_SHADOW,    /* payload: struct shadow_order * (heap, moves): a policy that decides beside the live one
                      (engine/shadow.h). Answered by EV_REPLY: payload char * JSON, or why it does not start */
-    IN_SHADOW_END,     /* it ends; E_NOTFOUND: there is none. Answered as IN_SHADOW */
-    IN_SHADOW_STATE,   /* what is known of it, or of the last one; answered as IN_SHADOW */
+    IN_SHADOW_END,   /* it ends; E_NOTFOUND: there is none. Answered as IN_SHADOW */
+    IN_SHADOW_STATE, /* what is known of it, or of the last one; answered as IN_SHADOW */
+    IN_CANARY,     /* payload: struct canary_order * (heap, moves): a policy decides for some groups (engine/canary.h).
+                      Answered by EV_REPLY: payload char * JSON, or why it cannot be */
+    IN_CANARY_END, /* it ends; E_NOTFOUND: there is none. Answered as IN_CANARY */
+    IN_CANARY_STATE,   /* what is known of it, or of the last one; answered as IN_CANARY */
     IN_POLICY_REFUSED, /* a policy did not get as far as IN_POLICY. payload: char * why (moves); counted and shown, not
                           answered */
 };
@@ -170,7 +174,7 @@ enum engine_out {
                   probation, or tries one again: payload: char * JSON (moves), n bytes: event "withdraw", "rollback",
                   "commit" or "retry", rests, probation (of the one that is live now), reason, from {name, sha256}, to:
                   as in IN_STATE's policy.active. Or the one beside it has ended: event "shadow-end", name, sha256,
-                  reason */
+                  reason; or a canary has: "canary-end", the same */
     EV_EMBED,  /* by which rule replicas of the encoder take texts from now on: tag is embed_rule_pack's */
 };
 

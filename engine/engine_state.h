@@ -4,6 +4,7 @@
 #ifndef ENGINE_ENGINE_STATE_H
 #define ENGINE_ENGINE_STATE_H
 
+#include "engine/canary.h"
 #include "engine/decisions.h"
 #include "engine/engine.h"
 #include "engine/exec/disk_kv.h"
@@ -29,6 +30,7 @@ struct engine {
     struct retired *retired; /* NULL: not threaded */
     struct live live;
     struct shadow shadow;
+    struct canary canary;
     struct stories stories;
     struct guards *guards; /* NULL: no policy is put on probation */
     struct decisions decisions;
@@ -81,12 +83,15 @@ void engine_emit(struct engine *engine, const struct engine_event *ev);
 void engine_tell_down(struct engine *engine, const char *why); /* no request can be served any more */
 void engine_tell_change(struct engine *engine);    /* what it has decided about the live policy, if anything */
 void engine_tell_shadow(struct engine *engine);    /* that the one beside it has ended, if it has */
+void engine_tell_canary(struct engine *engine);    /* that a canary has ended, if it has */
 void engine_look_at_outbox(struct engine *engine); /* before the tokens of a step are told */
 void engine_tell_token(struct engine *engine, struct request *r, bool is_stop,
                        const struct token_logprobs *lp);         /* its newest; lp: copied; NULL: none */
 void engine_tell_rest(struct engine *engine, struct request *r); /* what it has not been told yet */
 bool engine_catch_up(struct engine *engine);                     /* tells what waits when there is room again */
 
+/* obey.c: a canary that runs ends, since this is about to happen. */
+void engine_end_canary(struct engine *engine, const char *why);
 /* obey.c: orders about policies, and questions about what was decided; each is answered. */
 void engine_obey(struct engine *engine, struct engine_message *m);
 void engine_answer_swaps(struct engine *engine); /* those of this turn, when the step that they were before has begun */

@@ -145,11 +145,12 @@ static bool could_run(const struct plan *p)
 {
     const struct world *w = p->world;
     for (int i = 0; i < w->running.n; i++)
-        if (!w->running.items[i]->busy)
+        if (!w->running.items[i]->busy && side_has(p->side, w->running.items[i]->canary))
             return true;
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
-        if (!world_strands(w, r) && !r->n_moving && world_eligible(w, r) && !plan_deals_with(p, r))
+        if (side_has(p->side, r->canary) && !world_strands(w, r) && !r->n_moving && world_eligible(w, r) &&
+            !plan_deals_with(p, r))
             return true;
     }
     return false;
@@ -159,13 +160,17 @@ static bool could_run(const struct plan *p)
  * happen by itself. */
 static bool is_under_way(const struct view *v)
 {
-    return v->n_idle < v->world->partition.n_groups;
+    const struct partition *t = &v->world->partition;
+    int n = 0;
+    for (int i = 0; i < t->n_groups; i++)
+        n += side_has(v->side, partition_group(t, i)->canary);
+    return v->n_idle < n;
 }
 
 /* Does the plan change what can run next? */
 static bool changes_partition(const struct plan *p)
 {
-    for (int i = 0; i < p->n_verbs; i++)
+    for (int i = p->mark.n_verbs; i < p->n_verbs; i++)
         if (p->verbs[i].kind == PLAN_SWITCH || p->verbs[i].kind == PLAN_REMAP || p->verbs[i].kind == PLAN_CLOSE)
             return true;
     return false;
@@ -174,7 +179,7 @@ static bool changes_partition(const struct plan *p)
 /* Or lets one stop thinking: both are something done. */
 static bool refuses_any(const struct plan *p)
 {
-    for (int i = 0; i < p->n_verbs; i++)
+    for (int i = p->mark.n_verbs; i < p->n_verbs; i++)
         if (p->verbs[i].kind == PLAN_REFUSE || p->verbs[i].kind == PLAN_CONCLUDE)
             return true;
     return false;
@@ -206,7 +211,7 @@ static bool is_stalled(struct live *l, const struct view *v, struct plan *p, str
         return false;
     }
     err_set(e, E_POLICY, "%d requests wait and %d run, every group is idle, and the plan runs nothing%s",
-            v->world->waiting.n, v->world->running.n,
+            side_waiting(v->world, v->side), side_running(v->world, v->side),
             changes      ? " (it changes the partition time and again)"
             : drains     ? " (an order waits for requests to end, and none of them runs)"
             : p->wake_ns ? " (it has only asked to be woken for 5 s)"
@@ -218,7 +223,7 @@ static bool is_stalled(struct live *l, const struct view *v, struct plan *p, str
 static bool has_rows(const struct plan *p)
 {
     int rows = 0;
-    for (int i = 0; i < p->n_batches; i++)
+    for (int i = p->mark.n_batches; i < p->n_batches; i++)
         rows += p->batches[i]->n_tokens;
     return rows < p->world->limits.max_num_batched_tokens && !p->pressed;
 }
@@ -226,7 +231,7 @@ static bool has_rows(const struct plan *p)
 /* Could one more request start beside what it does already? */
 static bool has_room(const struct plan *p)
 {
-    return p->n_running < p->world->limits.max_num_seqs && has_rows(p);
+    return p->n_running < p->seats && has_rows(p);
 }
 
 /* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by
@@ -238,7 +243,7 @@ static bool fits_somewhere(const struct plan *p, const struct request *r)
         const struct group *g = partition_group(t, i);
         int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + kv_reserve(&p->world->kv);
         bool lies_well = !r->parked || r->place == g->place || world_in_host(p->world, r);
-        if (!g->held && lies_well && need <= plan_blocks(p, g->id))
+        if (!g->held && g->canary == r->canary && lies_well && need <= plan_blocks(p, g->id))
             return true;
     }
     return false;
@@ -249,7 +254,8 @@ static bool fits_no_group(const struct world *w, const struct request *r)
 {
     const struct partition *t = &w->partition;
     for (int i = 0; i < t->n_groups; i++)
-        if (kv_blocks_for(&w->kv, partition_group(t, i)->place, r->n_tokens) <= w->kv.n_blocks)
+        if (partition_group(t, i)->canary == r->canary &&
+            kv_blocks_for(&w->kv, partition_group(t, i)->place, r->n_tokens) <= w->kv.n_blocks)
             return false;
     for (int i = 0; i < t->n_pending; i++) {
         const struct switch_order *o = &t->pending[i].order;
@@ -262,11 +268,12 @@ static bool fits_no_group(const struct world *w, const struct request *r)
 }
 
 /* Can any request be so? Not while one group holds the longest that there may be. */
-static bool can_be_homeless(const struct world *w)
+static bool can_be_homeless(const struct world *w, enum side s)
 {
     const struct partition *t = &w->partition;
     for (int i = 0; i < t->n_groups; i++)
-        if (kv_blocks_for(&w->kv, partition_group(t, i)->place, w->limits.max_model_len) <= w->kv.n_blocks)
+        if (side_has(s, partition_group(t, i)->canary) &&
+            kv_blocks_for(&w->kv, partition_group(t, i)->place, w->limits.max_model_len) <= w->kv.n_blocks)
             return false;
     return true;
 }
@@ -276,7 +283,7 @@ static bool is_overtaken(const struct world *w, const struct request *r)
 {
     for (int i = 0; i < w->running.n; i++) {
         const struct request *x = w->running.items[i];
-        if (!x->parent && x->key > r->key && x->first_scheduled_ns > r->progress_ns)
+        if (!x->parent && x->canary == r->canary && x->key > r->key && x->first_scheduled_ns > r->progress_ns)
             return true;
     }
     return false;
@@ -305,11 +312,12 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
 {
     struct world *w = p->world;
     bool room = has_room(p);
-    if (!room && !can_be_homeless(w))
+    if (!room && !can_be_homeless(w, p->side))
         return NULL;
     for (int i = 0; i < w->waiting.n; i++) {
         struct request *r = w->waiting.items[i];
-        if (r->parent || !world_eligible(w, r) || world_strands(w, r) || plan_deals_with(p, r))
+        if (!side_has(p->side, r->canary) || r->parent || !world_eligible(w, r) || world_strands(w, r) ||
+            plan_deals_with(p, r))
             continue;
         bool homeless = fits_no_group(w, r);
         if (!homeless && !room)
@@ -335,7 +343,7 @@ static struct request *find_starved_running(const struct plan *p, int64_t now_ns
     for (int i = 0; i < w->running.n && has_rows(p); i++) {
         struct request *r = w->running.items[i];
         const struct group *g = partition_find(&w->partition, r->group);
-        bool could = !r->busy && !r->n_moving && !r->parent && g && g->idle && !g->held;
+        bool could = side_has(p->side, r->canary) && !r->busy && !r->n_moving && !r->parent && g && g->idle && !g->held;
         if (could && is_late(w, r, now_ns) && !plan_deals_with(p, r))
             return r;
     }
@@ -345,7 +353,7 @@ static struct request *find_starved_running(const struct plan *p, int64_t now_ns
 /* Does the plan run a request that is late? The next plan shows what comes of it: it may take it back. */
 static bool runs_late(const struct plan *p, int64_t now_ns)
 {
-    for (int i = 0; i < p->n_batches; i++)
+    for (int i = p->mark.n_batches; i < p->n_batches; i++)
         for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++)
             if (is_late(p->world, p->batches[i]->items[k].request, now_ns))
                 return true;
@@ -374,13 +382,36 @@ static struct request *find_starved(struct live *l, const struct view *v, struct
     return r;
 }
 
+/* Of a canary only its own part begins again. */
+static void begin_part(const struct live *l, struct plan *p, int64_t now_ns)
+{
+    if (l->canary)
+        plan_begin_canary(p);
+    else
+        plan_begin(p, now_ns);
+}
+
+enum side live_side(const struct live *l, const struct world *w)
+{
+    return l->canary ? SIDE_CANARY : world_live_side(w);
+}
+
 static void plan_natively(struct live *l, struct plan *p, int64_t now_ns)
 {
     struct view v;
     struct err e;
-    view_init(&v, p->world, now_ns);
-    plan_begin(p, now_ns);
+    view_init_of(&v, p->world, live_side(l, p->world), now_ns);
+    begin_part(l, p, now_ns);
     l->native.ops->step(l->native.ctx, &v, p, &e);
+}
+
+/* What the policy has set going ends. While two decide that is what it has closed: nothing else can be. */
+static void let_go(struct world *w, const struct view *v)
+{
+    if (v->side == SIDE_ALL)
+        partition_let_go(w, v->now_ns);
+    else
+        side_open_groups(w, v->side);
 }
 
 /* The native policy decides this step. What the live one has closed and ordered binds it, too, but not where that is
@@ -389,11 +420,11 @@ static void decide_native(struct live *l, const struct view *v, struct plan *p, 
 {
     l->fallbacks[cause]++;
     if (cause == VERDICT_STARVED)
-        partition_let_go(p->world, v->now_ns);
+        let_go(p->world, v);
     plan_natively(l, p, v->now_ns);
-    if (!plan_is_empty(p) || p->n_verbs || is_under_way(v) || !could_run(p))
+    if (!plan_is_empty(p) || p->n_verbs > p->mark.n_verbs || is_under_way(v) || !could_run(p))
         return;
-    partition_let_go(p->world, v->now_ns);
+    let_go(p->world, v);
     plan_natively(l, p, v->now_ns);
 }
 
@@ -409,7 +440,7 @@ static void note_starved(struct live *l, struct request *r)
 void live_step(struct live *l, const struct view *v, struct plan *p)
 {
     struct err e = {0};
-    plan_begin(p, v->now_ns);
+    begin_part(l, p, v->now_ns);
     enum verdict verdict;
     struct request *starved = NULL;
     if (!live_cut(l, HOOK_STEP, &verdict))
@@ -424,7 +455,7 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
         decide_native(l, v, p, verdict);
     if (starved)
         note_starved(l, starved);
-    for (int i = 0; i < p->n_verbs; i++) {
+    for (int i = p->mark.n_verbs; i < p->n_verbs; i++) {
         l->n_decisions[1] += p->verbs[i].kind == PLAN_PREEMPT;
         l->n_decisions[2] += p->verbs[i].kind == PLAN_REFUSE;
         l->n_decisions[4] += p->verbs[i].kind == PLAN_HOLD && p->verbs[i].until_ns;

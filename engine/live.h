@@ -39,6 +39,7 @@ struct live_change {
 
 struct live {
     struct policy active, previous, native;
+    bool canary; /* its policy decides for the canary's side (canary.h), not for the live one */
     bool has_previous;
     bool fallen;     /* the active one is withdrawn: it is not called any more, and another is to take its place */
     bool may_return; /* it is withdrawn for nothing but slowness */
@@ -96,13 +97,15 @@ bool live_retry(struct live *l, struct world *w, int64_t now_ns);
  * the moment of the swap. True: something was looked at. *changed: another policy decides now. Only in a turn. */
 bool live_watch(struct live *l, struct world *w, int64_t now_ns, bool *changed);
 struct verdict_counts live_verdicts(const struct live *l); /* of all policies so far */
-/* Asks again for the keys of all waiting and running requests (after a swap or a change of params). */
+/* Asks again for the keys of all waiting and running requests of its side (after a swap or a change of params). */
 void live_rekey(struct live *l, struct world *w, int64_t now_ns);
 
 /* The sort key of a new request, or a refusal. r is in the table, not yet shown in a queue order of its own. */
 void live_admit(struct live *l, const struct request *r, const struct view *v, struct admission *a);
-/* Fills the plan: the policy's when its call stands and is lawful, else the native one's. */
+/* Fills the plan: the policy's when its call stands and is lawful, else the native one's. A canary's part is put behind
+ * what the plan has, and only that goes when the call does not stand. v: of its side. */
 void live_step(struct live *l, const struct view *v, struct plan *p);
+enum side live_side(const struct live *l, const struct world *w); /* what it decides for now */
 /* Has it only changed the partition for several plans, so that it need not be asked again at once? */
 static inline bool live_is_restless(const struct live *l)
 {

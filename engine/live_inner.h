@@ -1,5 +1,5 @@
-/* What the two halves of the live policy share: live.c (calls and verdicts) and succession.c (who comes next). Included
- * by these two only. */
+/* What live.c (calls and verdicts), succession.c (who comes next) and canary.c (who decides for a part) share. Included
+ * by these only. */
 #ifndef ENGINE_LIVE_INNER_H
 #define ENGINE_LIVE_INNER_H
 
@@ -10,5 +10,7 @@ bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v);
 /* Every verdict of a policy passes through here. */
 enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v);
 void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e);
+/* p's start is called, for its side. What it orders counts from now on, when the call stands. */
+int live_call_start(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e);
 
 #endif

@@ -85,6 +85,7 @@ static int obey(struct app *a, struct err *e)
     case CMD_POLICY_ROLLBACK:
     case CMD_POLICY_LOG:
     case CMD_POLICY_SHADOW:
+    case CMD_POLICY_CANARY:
     case CMD_LIMITS:
     case CMD_STATE:
     case CMD_TOP:

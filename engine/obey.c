@@ -44,10 +44,21 @@ static void answer_later(struct engine *engine, uint64_t tag)
     engine->unanswered[engine->n_unanswered++] = tag;
 }
 
+void engine_end_canary(struct engine *engine, const char *why)
+{
+    if (!canary_runs(&engine->canary))
+        return;
+    canary_end(&engine->canary, &engine->live, &engine->world, engine->now_ns, why);
+    engine->changed = true;
+    engine_tell_canary(engine);
+}
+
 static void swap_policy(struct engine *engine, const struct engine_message *m)
 {
     struct err e = {0};
     struct policy *p = m->payload;
+    bool mine = strcmp(p->sha256, engine->canary.book.sha256) == 0;
+    engine_end_canary(engine, mine ? "it goes live for all groups" : "another policy goes live");
     int rc = live_swap(&engine->live, p, &engine->world, engine->now_ns, &e);
     mem_free(p);
     engine->changed = true;
@@ -61,6 +72,8 @@ static void swap_policy(struct engine *engine, const struct engine_message *m)
 static void set_params(struct engine *engine, const struct engine_message *m)
 {
     struct err e = {0};
+    if (engine->live.fallen)
+        engine_end_canary(engine, "the live policy is withdrawn");
     live_settle(&engine->live, &engine->world, engine->now_ns);
     int rc = engine->live.active.ops->params_set
                  ? engine->live.active.ops->params_set(engine->live.active.ctx, m->payload, m->n, &e)
@@ -75,6 +88,7 @@ static void set_params(struct engine *engine, const struct engine_message *m)
 static void roll_back(struct engine *engine, uint64_t tag)
 {
     struct err e = {0};
+    engine_end_canary(engine, "the live policy is rolled back");
     int rc = live_rollback(&engine->live, &engine->world, engine->now_ns, &e);
     engine->changed = true;
     reply_policy(engine, tag, rc, &e);
@@ -120,6 +134,37 @@ static void end_shadow(struct engine *engine, uint64_t tag)
     reply_shadow(engine, tag, rc, &e);
 }
 
+/* The canary, after what was asked for. */
+static void reply_canary(struct engine *engine, uint64_t tag, int rc, const struct err *e)
+{
+    struct buf out = {0};
+    if (rc)
+        buf_puts(&out, e->text);
+    else
+        canary_put(&engine->canary, engine->now_ns, &out);
+    engine_reply_with(engine, tag, rc, &out);
+}
+
+static void begin_canary(struct engine *engine, const struct engine_message *m)
+{
+    struct err e = {0};
+    struct canary_order *o = m->payload;
+    if (live_settle(&engine->live, &engine->world, engine->now_ns))
+        engine_tell_change(engine);
+    int rc = canary_begin(&engine->canary, o, &engine->live, &engine->world, engine->now_ns, &e);
+    mem_free(o);
+    engine->changed = true;
+    reply_canary(engine, m->tag, rc, &e);
+}
+
+static void end_canary(struct engine *engine, uint64_t tag)
+{
+    struct err e = {0};
+    int rc = canary_runs(&engine->canary) ? 0 : err_set(&e, E_NOTFOUND, "no canary runs");
+    engine_end_canary(engine, "an operator has ended it");
+    reply_canary(engine, tag, rc, &e);
+}
+
 void engine_obey(struct engine *engine, struct engine_message *m)
 {
     struct err none = {0};
@@ -141,6 +186,15 @@ void engine_obey(struct engine *engine, struct engine_message *m)
         break;
     case IN_SHADOW_STATE:
         reply_shadow(engine, m->tag, 0, &none);
+        break;
+    case IN_CANARY:
+        begin_canary(engine, m);
+        break;
+    case IN_CANARY_END:
+        end_canary(engine, m->tag);
+        break;
+    case IN_CANARY_STATE:
+        reply_canary(engine, m->tag, 0, &none);
         break;
     default:
         tell_history(engine, m);

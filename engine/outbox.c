@@ -116,6 +116,13 @@ void engine_tell_change(struct engine *engine)
         tell_of_policy(engine, &out);
 }
 
+void engine_tell_canary(struct engine *engine)
+{
+    struct buf out = {0};
+    if (canary_take_end(&engine->canary, &out))
+        tell_of_policy(engine, &out);
+}
+
 void engine_tell_shadow(struct engine *engine)
 {
     struct buf out = {0};

@@ -8,8 +8,10 @@
 static void widen(const struct view *v, struct plan *p)
 {
     const struct world *w = v->world;
-    const struct request *r = world_head(w);
+    const struct request *r = world_head_of(w, v->side);
     struct switch_order o = {.when = WHEN_HARD, .fate = FATE_MIGRATE, .reason = "no group can hold the first request"};
+    if (v->side != SIDE_ALL) /* the partition stays as it is */
+        return;
     for (int i = 0; i < w->partition.n_groups; i++)
         if (!r ||
             kv_blocks_for(&w->kv, w->partition.groups[w->partition.order[i]].place, r->n_tokens) <= w->kv.n_blocks)
@@ -39,7 +41,7 @@ static void bring_home(const struct view *v, struct plan *p)
     const struct world *w = v->world;
     for (int i = 0; i < w->waiting.n && w->n_parked; i++) { /* a queue of none parked may be long */
         const struct request *r = w->waiting.items[i];
-        if (!world_strands(w, r) || r->n_moving)
+        if (!side_has(v->side, r->canary) || !world_strands(w, r) || r->n_moving)
             continue;
         bool moves = false;
         for (int k = 0; k < v->n_idle && !moves; k++)

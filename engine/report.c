@@ -92,6 +92,7 @@ char *engine_metrics_text(struct engine *engine, size_t *n)
     metrics_render(&engine->metrics, engine->setup.model_name, &out);
     live_metrics(&engine->live, &out);
     shadow_metrics(&engine->shadow, &out);
+    canary_metrics(&engine->canary, &out);
     buf_free(&label);
     *n = out.len;
     return buf_take(&out);
@@ -239,7 +240,7 @@ static void put_group(struct buf *out, const struct world *w, const struct group
     put_layout(out, "base", grp->base);
     if (grp->weights.tp)
         put_layout(out, "weights", grp->weights);
-    buf_printf(out, ",\"loading\":%s", grp->loading ? "true" : "false");
+    buf_printf(out, ",\"loading\":%s,\"canary\":%s", grp->loading ? "true" : "false", grp->canary ? "true" : "false");
     buf_printf(out, ",\"placement\":{\"tokens_per_block\":%d,\"blocks\":%d,\"cached\":%d,\"available\":%d}}",
                l->tokens_per_block, w->kv.n_blocks - l->n_unused, l->n_cached, kv_available(&w->kv, grp->place));
 }

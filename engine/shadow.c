@@ -141,7 +141,7 @@ static const struct request *first_in_queue(const struct shadow *s, const struct
     for (int i = 0; i < w->waiting.n; i++) {
         const struct request *r = w->waiting.items[i];
         int slot = (int)(uint32_t)r->id;
-        if (r->parent || r->held_until_ns || slot >= s->n_keys || s->keys[slot].id != r->id)
+        if (r->parent || r->canary || r->held_until_ns || slot >= s->n_keys || s->keys[slot].id != r->id)
             continue;
         double k = s->keys[slot].key;
         if (!first || k < key || (k == key && r->order < first->order)) {
@@ -185,7 +185,7 @@ void shadow_compare(struct shadow *s, const struct plan *live)
         return;
     int64_t from = clock_now(s->clock);
     struct shadow_difference *d = &b->differences[b->n_differences % SHADOW_DIFFERENCES];
-    const struct request *first = first_in_queue(s, live->world), *head = world_head(live->world);
+    const struct request *first = first_in_queue(s, live->world), *head = world_head_of(live->world, live->side);
     b->n_other_first += first && head && first != head;
     s->asked = false;
     if (shadow_count_plans(b, live, &s->plan, d)) {
@@ -214,7 +214,7 @@ static void admit_all(struct shadow *s, const struct world *w, int64_t now_ns)
     view_init(&v, w, now_ns);
     for (int q = 0; q < 2; q++)
         for (int i = 0; i < queues[q]->n && shadow_runs(s); i++)
-            if (!queues[q]->items[i]->parent)
+            if (!queues[q]->items[i]->parent && !queues[q]->items[i]->canary)
                 end_of_strikes(s, admit(s, queues[q]->items[i], &v, &ignored), now_ns);
 }
 

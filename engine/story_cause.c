@@ -18,16 +18,21 @@ struct usable {
     uint64_t most;                  /* whose chunk in the batch is the largest, tag; 0: nobody's */
 };
 
+/* Of a side (engine/world/side.h): without a canary only the first is of use. */
+struct side_facts {
+    int seats_before, seats_after;
+    const struct request *latest;  /* the latest arrival that the plan starts; NULL: it starts none */
+    const struct request *blocked; /* the first of the queue that has no room in the KV cache; NULL: none so far */
+};
+
 struct facts {
     struct world *world;
     const struct plan *plan; /* NULL: none was made */
     int64_t now_ns;
     struct usable usable[MAX_RANKS];
     int n_usable;
-    int seats_before, seats_after;
-    const struct request *latest;  /* the latest arrival that the plan starts; NULL: it starts none */
-    const struct request *blocked; /* the first of the queue that has no room in the KV cache; NULL: none so far */
-    bool any_held;                 /* some group takes no step because of an order, or of weights to come */
+    struct side_facts sides[2]; /* by whether a canary decides */
+    bool any_held;              /* some group takes no step because of an order, or of weights to come */
 };
 
 /* Did x come after r? Not: into the queue, which is as the front got ready with them. */
@@ -72,19 +77,33 @@ static void look_at_groups(struct facts *f)
     }
 }
 
+static void look_at_seats(struct facts *f)
+{
+    const struct world *w = f->world;
+    const struct plan *p = f->plan;
+    bool two = w->sides.ranks;
+    for (int i = 0; i < 1 + two; i++) {
+        enum side side = i ? SIDE_CANARY : world_live_side(w);
+        int most = side_seats(w, side), running = side_running(w, side), after = running;
+        if (p && two && p->mark.set)
+            after = i ? p->n_running - p->mark.n_running : p->mark.n_running;
+        else if (p)
+            after = p->n_running;
+        f->sides[i].seats_before = most - running;
+        f->sides[i].seats_after = most - after;
+    }
+}
+
 static void look_at_plan(struct facts *f)
 {
     const struct plan *p = f->plan;
-    int most = f->world->limits.max_num_seqs;
-    f->seats_before = f->seats_after = most - f->world->running.n;
-    if (!p)
-        return;
-    f->seats_after = most - p->n_running;
-    for (int i = 0; i < p->n_batches; i++)
+    look_at_seats(f);
+    for (int i = 0; p && i < p->n_batches; i++)
         for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++) {
             const struct plan_item *it = &p->batches[i]->items[k];
-            if (it->starts && !it->request->parent && (!f->latest || came_later(it->request, f->latest)))
-                f->latest = it->request;
+            struct side_facts *s = &f->sides[it->request->canary];
+            if (it->starts && !it->request->parent && (!s->latest || came_later(it->request, s->latest)))
+                s->latest = it->request;
         }
 }
 
@@ -98,9 +117,10 @@ static struct story_now passed(uint64_t behind)
 /* The plan has used up what was there: for somebody who came later, or before? */
 static struct story_now taken_or(const struct facts *f, const struct request *r, enum story_part lacks)
 {
-    if (f->latest && came_later(f->latest, r))
-        return passed(f->latest->spec->tag);
-    return (struct story_now){.part = lacks, .behind = f->latest ? f->latest->spec->tag : 0};
+    const struct request *latest = f->sides[r->canary].latest;
+    if (latest && came_later(latest, r))
+        return passed(latest->spec->tag);
+    return (struct story_now){.part = lacks, .behind = latest ? latest->spec->tag : 0};
 }
 
 /* Of the blocks that the cache was found to have of it when it was last looked for, those that somebody holds: they
@@ -149,7 +169,7 @@ static enum story_part no_group_now(const struct facts *f, const struct request 
     bool in_step = false, closed = false, held = false, fits = false;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
-        if (!holds_empty(f->world, r, g))
+        if (g->canary != r->canary || !holds_empty(f->world, r, g))
             continue;
         fits = true;
         held |= g->held || g->loading || g->closed || (r->parked && r->place != g->place);
@@ -168,10 +188,11 @@ static struct story_now despite_room(const struct facts *f, struct request *r, c
 {
     const struct plan *p = f->plan;
     const struct partition *t = &f->world->partition;
-    if (f->latest && came_later(f->latest, r))
-        return passed(f->latest->spec->tag);
-    if (f->blocked && f->blocked != r)
-        return (struct story_now){.part = PART_BEHIND, .behind = f->blocked->spec->tag};
+    const struct side_facts *s = &f->sides[r->canary];
+    if (s->latest && came_later(s->latest, r))
+        return passed(s->latest->spec->tag);
+    if (s->blocked && s->blocked != r)
+        return (struct story_now){.part = PART_BEHIND, .behind = s->blocked->spec->tag};
     for (int i = 0; i < p->n_batches && t->n_groups > 1; i++)
         if (p->batches[i]->group == u->group && !p->batches[i]->anybody && !route_here(p->batches[i], r))
             return (struct story_now){.part = PART_ROUTED};
@@ -185,8 +206,9 @@ static struct story_now what_lacks(const struct facts *f, struct request *r, con
 {
     const struct usable *room = NULL, *rows = NULL;
     bool had_blocks = false, full = false;
-    if (f->seats_after <= 0)
-        return f->seats_before <= 0 ? (struct story_now){.part = PART_SEAT} : taken_or(f, r, PART_SEAT);
+    const struct side_facts *s = &f->sides[r->canary];
+    if (s->seats_after <= 0)
+        return s->seats_before <= 0 ? (struct story_now){.part = PART_SEAT} : taken_or(f, r, PART_SEAT);
     for (int i = 0; i < n; i++) {
         const struct usable *u = us[i];
         had_blocks |= finds_room(f, r, u->group, u->before);
@@ -271,8 +293,8 @@ static void tell(struct stories *s, struct facts *f, struct request *r)
     if (!waits && !f->plan && !is_between(t))
         return;
     struct story_now is = waits ? why_waits(f, r) : why_left_out(f, r);
-    if (is.part == PART_KV && waits && !f->blocked)
-        f->blocked = r;
+    if (is.part == PART_KV && waits && !f->sides[r->canary].blocked)
+        f->sides[r->canary].blocked = r;
     /* Its group is in a step, from which a decision has left it out: that one said why. */
     if (is.part == PART_STEP && !waits && !is_between(t))
         return;
@@ -328,10 +350,10 @@ static void tell_runs(struct stories *s, const struct plan *p, const struct plan
     }
 }
 
-static uint64_t anybody_run(const struct plan *p)
+static uint64_t anybody_run(const struct plan *p, bool canary)
 {
     for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->forwarded && largest_chunk(p->batches[i]))
+        if (p->batches[i]->forwarded && p->batches[i]->group->canary == canary && largest_chunk(p->batches[i]))
             return largest_chunk(p->batches[i]);
     return 0;
 }
@@ -345,7 +367,7 @@ static void tell_verb(struct stories *s, const struct plan *p, const struct plan
     if (v->kind == PLAN_HOLD && v->until_ns)
         is = (struct story_now){.part = PART_HELD, .words = v->text, .again = r->n_preempted > 0};
     else if (v->kind == PLAN_PREEMPT)
-        is = (struct story_now){.part = PART_PREEMPTED, .behind = anybody_run(p), .again = true};
+        is = (struct story_now){.part = PART_PREEMPTED, .behind = anybody_run(p, r->canary), .again = true};
     else if (v->kind == PLAN_REMAP)
         is = (struct story_now){.part = v->fate == FATE_HOST || world_in_host(p->world, r) ? PART_SWAP : PART_MOVE,
                                 .again = v->fate == FATE_HOST || r->n_preempted > 0};

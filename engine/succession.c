@@ -35,17 +35,18 @@ static int import_old(struct live *l, struct policy *p, struct err *e)
     return rc;
 }
 
-/* What p's start orders counts from now on. */
-static int call_start(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+int live_call_start(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
     if (!p->ops->start)
         return 0;
     struct view view;
     struct plan *plan = mem_new(sizeof *plan);
-    view_init(&view, w, now_ns);
+    view_init_of(&view, w, live_side(l, w), now_ns);
     plan_init(plan, w);
     plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
-    plan_begin(plan, now_ns);
+    plan_begin(plan, now_ns);                           /* a canary's part is behind that */
+    if (l->canary)
+        plan_begin_canary(plan);
     enum verdict v;
     if (!live_cut(l, HOOK_START, &v))
         v = live_heard(l, HOOK_START, p->ops->start(p->ctx, &l->node, &view, plan, e));
@@ -87,7 +88,7 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     world_evict_drafts(w, EVICT_OLDEST);
     w->embed_rule = (struct embed_rule){0};
     partition_let_go(w, now_ns);
-    int rc = call_start(l, p, w, now_ns, e);
+    int rc = live_call_start(l, p, w, now_ns, e);
     if (rc) {
         if (before)
             w->partition = *before;
@@ -363,7 +364,7 @@ static void fetch(struct request *const *all, int n)
 void live_rekey(struct live *l, struct world *w, int64_t now_ns)
 {
     struct view v;
-    view_init(&v, w, now_ns);
+    view_init_of(&v, w, live_side(l, w), now_ns);
     struct req_queue *queues[] = {&w->waiting, &w->running};
     for (int q = 0; q < 2; q++) {
         int n = queues[q]->n;
@@ -374,8 +375,8 @@ void live_rekey(struct live *l, struct world *w, int64_t now_ns)
         fetch(all, n);
         for (int i = 0; i < n; i++) {
             struct admission a = {.key = (double)all[i]->spec->arrival_ns * 1e-9};
-            if (all[i]->parent)
-                continue; /* no policy admits a probe */
+            if (all[i]->parent || !side_has(v.side, all[i]->canary))
+                continue; /* no policy admits a probe, nor another's request */
             live_admit(l, all[i], &v, &a);
             v.kept = !a.hold_until_ns;
             admission_obey(&a, w, all[i], now_ns); /* who is in already stays in: a refusal here has no meaning */

@@ -192,6 +192,9 @@ void engine_lose_rank(struct engine *engine, int rank, const char *why)
     struct world *w = &engine->world;
     if (w->partition.dead_ranks >> rank & 1)
         return;
+    char gone[CANARY_WHY];
+    snprintf(gone, sizeof gone, "rank %d failed", rank);
+    engine_end_canary(engine, gone);
     metrics_add(&engine->metrics, C_RANK_FAILURES, 1);
     partition_lose(w, rank, now);
     int living = w->shape.n_ranks - __builtin_popcountll(w->partition.dead_ranks);

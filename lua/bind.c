@@ -195,23 +195,23 @@ void bind_write_params(struct bind *b, lua_State *L)
 /* ---- the view */
 
 /* Of the rank that has the fewest. */
-static int least_free(const struct world *w)
+static int least_free(const struct world *w, uint64_t ranks)
 {
     int least = w->kv.n_blocks;
     for (int r = 0; r < w->kv.n_ranks; r++) {
         int n = w->kv.ranks[r].n_free + w->kv.ranks[r].n_cached;
-        if (!(w->partition.dead_ranks >> r & 1) && n < least)
+        if (ranks >> r & 1 && n < least)
             least = n;
     }
     return least;
 }
 
 /* Of the rank that has lent the most. */
-static int least_total(const struct world *w)
+static int least_total(const struct world *w, uint64_t ranks)
 {
     int least = w->kv.n_blocks;
     for (int r = 0; r < w->kv.n_ranks; r++)
-        if (!(w->partition.dead_ranks >> r & 1) && w->kv.n_blocks - w->kv.ranks[r].n_lent < least)
+        if (ranks >> r & 1 && w->kv.n_blocks - w->kv.ranks[r].n_lent < least)
             least = w->kv.n_blocks - w->kv.ranks[r].n_lent;
     return least;
 }
@@ -224,44 +224,47 @@ static int wanted_replicas(const struct world *w)
     return n;
 }
 
-/* The group whose step ended last; NULL: there is no group. */
-static const struct group *last_to_step(const struct partition *p)
+/* The group of a side whose step ended last; NULL: there is no group. */
+static const struct group *last_to_step(const struct partition *p, enum side s)
 {
     const struct group *last = NULL;
     for (int i = 0; i < p->n_groups; i++) {
         const struct group *g = &p->groups[p->order[i]];
+        if (!side_has(s, g->canary))
+            continue;
         if (!last || g->busy_since_ns + g->last_step_ns > last->busy_since_ns + last->last_step_ns)
             last = g;
     }
     return last;
 }
 
-static double head_tokens(const struct world *w)
+static double head_tokens(const struct view *v)
 {
-    const struct request *head = world_head(w);
+    const struct request *head = world_head_of(v->world, v->side);
     return head ? head->n_tokens : 0;
 }
 
 static void read_scalars(const struct view *v, double out[SCALAR_COUNT])
 {
     const struct world *w = v->world;
-    const struct group *g = last_to_step(&w->partition);
+    const struct group *g = last_to_step(&w->partition, v->side);
+    uint64_t ranks = side_ranks(w, v->side) & ~w->partition.dead_ranks;
     out[S_NOW] = (double)v->now_ns * 1e-9;
     out[S_STEP] = (double)w->step;
-    out[S_WAITING] = w->waiting.n;
-    out[S_RUNNING] = w->running.n;
-    out[S_WAITING_TOKENS] = (double)w->waiting_tokens;
-    out[S_KV_FREE] = least_free(w);
-    out[S_KV_TOTAL] = least_total(w);
+    out[S_WAITING] = side_waiting(w, v->side);
+    out[S_RUNNING] = side_running(w, v->side);
+    out[S_WAITING_TOKENS] = (double)side_waiting_tokens(w, v->side);
+    out[S_KV_FREE] = least_free(w, ranks);
+    out[S_KV_TOTAL] = least_total(w, ranks);
     out[S_TOKENS_PER_BLOCK] = w->shape.tokens_per_block[1];
-    out[S_ARRIVAL_RATE] = w->arrival_rate;
-    out[S_MAX_SEQS] = w->limits.max_num_seqs;
+    out[S_ARRIVAL_RATE] = w->arrival_rate * side_share(w, v->side);
+    out[S_MAX_SEQS] = side_seats(w, v->side);
     out[S_MAX_TOKENS] = w->limits.max_num_batched_tokens;
     out[S_LAST_TOKENS] = g ? g->last_step_tokens : 0;
     out[S_LAST_MS] = g ? (double)g->last_step_ns * 1e-6 : 0;
     out[S_LAST_SWITCH_MS] = orders_last_switch_ms(v);
-    out[S_HEAD_TOKENS] = head_tokens(w);
-    out[S_GROUP_CAPACITY] = (double)world_group_capacity(w);
+    out[S_HEAD_TOKENS] = head_tokens(v);
+    out[S_GROUP_CAPACITY] = (double)world_group_capacity(w, v->side);
     out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
     out[S_REPLICAS] = wanted_replicas(w);
@@ -284,7 +287,7 @@ static bool check_scalar(const struct bind *b, lua_State *L, int keys, int i)
 static bool sync_scalars(struct bind *b, lua_State *L, const struct view *v, bool all)
 {
     double now[SCALAR_COUNT];
-    if (v->kept && !all && head_tokens(v->world) == b->scalars[S_HEAD_TOKENS])
+    if (v->kept && !all && head_tokens(v) == b->scalars[S_HEAD_TOKENS])
         return true;
     read_scalars(v, now);
     bind_push(b, L, b->keys_ref);
@@ -341,9 +344,10 @@ static bool sync_columns(struct bind *b, lua_State *L, const struct view *v)
     struct vm *vm = vm_of(L);
     const struct world *w = v->world;
     /* What the engine's own growth takes is not the policy's debt. */
-    vm->floor += columns_reserve(&b->waiting, w->waiting.n) + columns_reserve(&b->running, w->running.n);
-    bool good = columns_sync(&b->waiting, L, w, &w->waiting);
-    if (!columns_sync(&b->running, L, w, &w->running))
+    vm->floor +=
+        columns_reserve(&b->waiting, side_waiting(w, v->side)) + columns_reserve(&b->running, side_running(w, v->side));
+    bool good = columns_sync(&b->waiting, L, v, &w->waiting);
+    if (!columns_sync(&b->running, L, v, &w->running))
         good = false;
     return good;
 }

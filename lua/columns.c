@@ -203,6 +203,8 @@ struct sync {
     lua_State *L;
     struct columns *c;
     const struct world *world;
+    enum side side; /* whose requests have rows */
+    int n_members;  /* so many of the queue's do */
     int base;
     int n_columns, columns[COLUMN_COUNT]; /* those needed, ascending */
     int n_static; /* of them, those that never change in a row; with the key: those the journal covers */
@@ -360,13 +362,18 @@ static void drop_row(struct sync *s, int row)
 /* ---- the ends of the order */
 
 /* which: 0 the first, 1 the last of the queue. */
-static void put_end(struct columns *c, lua_State *L, int which, const struct req_queue *q)
+static void put_end(const struct sync *s, int which, const struct req_queue *q)
 {
+    struct columns *c = s->c;
+    lua_State *L = s->L;
+    int at = 0;
     if (!(c->mask & 1u << (COL_FIRST + which)))
         return;
     lua_rawgeti(L, LUA_REGISTRYINDEX, c->end_refs[which]);
-    for (int i = 0; i < COLUMN_ENDS; i++) {
-        int row = i < q->n ? find_row(c, q->items[which ? q->n - 1 - i : i]->id) + 1 : 0;
+    for (int i = 0; i < COLUMN_ENDS; i++, at++) {
+        while (at < q->n && !side_has(s->side, q->items[which ? q->n - 1 - at : at]->canary))
+            at++;
+        int row = at < q->n ? find_row(c, q->items[which ? q->n - 1 - at : at]->id) + 1 : 0;
         if (c->ends[which][i] == row)
             continue;
         c->ends[which][i] = row;
@@ -446,7 +453,7 @@ static void sync_all(struct sync *s, const struct req_queue *q)
     int n_seen = 0;
     c->epoch++;
     for (int i = 0; i < q->n; i++) {
-        int row = find_row(c, q->items[i]->id);
+        int row = side_has(s->side, q->items[i]->canary) ? find_row(c, q->items[i]->id) : -1;
         if (row < 0)
             continue;
         c->seen[row] = c->epoch;
@@ -456,8 +463,8 @@ static void sync_all(struct sync *s, const struct req_queue *q)
     for (int row = c->n - 1; row >= 0 && n_seen < c->n; row--)
         if (c->seen[row] != c->epoch)
             drop_row(s, row);
-    for (int i = 0; i < q->n && c->n < q->n; i++)
-        if (find_row(c, q->items[i]->id) < 0)
+    for (int i = 0; i < q->n && c->n < s->n_members; i++)
+        if (side_has(s->side, q->items[i]->canary) && find_row(c, q->items[i]->id) < 0)
             add_row(s, q->items[i]);
 }
 
@@ -473,7 +480,7 @@ static void sync_journal(struct sync *s, const struct world *w, const struct req
         if (!change->entered && row >= 0)
             drop_row(s, row);
         const struct request *r = change->entered && row < 0 ? request_find(&w->requests, change->id) : NULL;
-        if (r && r->state == here)
+        if (r && r->state == here && side_has(s->side, r->canary))
             add_row(s, r);
     }
     for (int i = 0; s->n_journaled < s->n_columns && i < q->n; i++) {
@@ -483,36 +490,41 @@ static void sync_journal(struct sync *s, const struct world *w, const struct req
     }
 }
 
-static bool same_members(struct columns *c, const struct req_queue *q)
+static bool same_members(const struct sync *s, const struct req_queue *q)
 {
-    return c->n == q->n && (!q->n || find_row(c, q->items[rng_below(&c->rng, (uint64_t)q->n)]->id) >= 0);
+    struct columns *c = s->c;
+    const struct request *any = q->n ? q->items[rng_below(&c->rng, (uint64_t)q->n)] : NULL;
+    return c->n == s->n_members && (!any || (find_row(c, any->id) >= 0) == side_has(s->side, any->canary));
 }
 
 static void sync_rows(struct sync *s, const struct world *w, const struct req_queue *q)
 {
     struct columns *c = s->c;
-    bool told = !c->stale && q->n_changes - c->n_changes <= QUEUE_JOURNAL;
+    bool told = !c->stale && c->sides == w->sides.epoch && q->n_changes - c->n_changes <= QUEUE_JOURNAL;
     if (told)
         sync_journal(s, w, q);
-    if (!told || !same_members(c, q))
+    if (!told || !same_members(s, q))
         sync_all(s, q);
     c->n_changes = q->n_changes;
+    c->sides = w->sides.epoch;
     c->stale = false;
 }
 
-bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q)
+bool columns_sync(struct columns *c, lua_State *L, const struct view *v, const struct req_queue *q)
 {
+    const struct world *w = v->world;
+    int n = q == &w->waiting ? side_waiting(w, v->side) : side_running(w, v->side);
     if (c->mask) {
-        struct sync s = {.L = L, .c = c, .world = w};
+        struct sync s = {.L = L, .c = c, .world = w, .side = v->side, .n_members = n};
         luaL_checkstack(L, COLUMN_COUNT + 8, NULL);
         push_tables(&s);
         if (!spot_check(&s))
             return false;
         sync_rows(&s, w, q);
         lua_settop(L, s.base - 1);
-        put_end(c, L, 0, q);
-        put_end(c, L, 1, q);
+        put_end(&s, 0, q);
+        put_end(&s, 1, q);
     }
-    show_count(c, L, q->n);
+    show_count(c, L, n);
     return true;
 }

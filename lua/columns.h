@@ -9,7 +9,7 @@
 #include <lua.h>
 
 #include "engine/base/rng.h"
-#include "engine/world/world.h"
+#include "engine/world/view.h"
 
 enum column {
     COL_ID,
@@ -69,6 +69,7 @@ struct columns {
     int n_slots;
     uint32_t epoch;
     uint64_t n_changes; /* of the queue's journal, seen so far */
+    uint64_t sides;     /* the epoch of the world's sides then */
     bool stale;         /* the journal does not tell how to get from here to there */
     struct rng rng;
 };
@@ -79,9 +80,9 @@ unsigned columns_needed(lua_State *L, int index, const char *queue);
 /* Makes the tables; pushes the view table. A body. */
 void columns_create(struct columns *c, lua_State *L, unsigned mask);
 void columns_free(struct columns *c);
-/* Brings the tables up to date with q, a queue of w. A body, with the host's reserve open. False: a cell is
- * not what was written (then columns_reset). */
-bool columns_sync(struct columns *c, lua_State *L, const struct world *w, const struct req_queue *q);
+/* Brings the tables up to date with those of q, a queue of the view's world, that are on the view's side. A body, with
+ * the host's reserve open. False: a cell is not what was written (then columns_reset). */
+bool columns_sync(struct columns *c, lua_State *L, const struct view *v, const struct req_queue *q);
 /* Every cell is what was written there (columns_sync looks at a few). A body. */
 bool columns_untouched(struct columns *c, lua_State *L);
 /* The row of a request, from 1; 0: it has none. */

@@ -249,27 +249,38 @@ static void set_list(lua_State *L, const struct groups *g, const int *slots, int
     lua_pop(L, 1);
 }
 
-static bool same_list(const struct groups *g, const struct partition *p)
+/* Slots of the groups of the view's side, by first rank. Returns how many. */
+static int find_slots(const struct view *v, int slots[MAX_RANKS])
 {
-    bool same = g->n_listed == p->n_groups;
-    for (int i = 0; i < p->n_groups && same; i++)
-        same = g->listed[i] == p->groups[p->order[i]].id;
+    const struct partition *p = &v->world->partition;
+    int n = 0;
+    for (int i = 0; i < p->n_groups; i++)
+        if (side_has(v->side, partition_group(p, i)->canary))
+            slots[n++] = p->order[i];
+    return n;
+}
+
+static bool same_list(const struct groups *g, const struct partition *p, const int *slots, int n)
+{
+    bool same = g->n_listed == n;
+    for (int i = 0; i < n && same; i++)
+        same = g->listed[i] == p->groups[slots[i]].id;
     return same;
 }
 
 /* view.groups: when the partition has changed. Tables of groups that are gone are let go. */
-static void sync_list(struct groups *g, lua_State *L, const struct partition *p)
+static void sync_list(struct groups *g, lua_State *L, const struct partition *p, const int *slots, int n)
 {
-    if (same_list(g, p))
+    if (same_list(g, p, slots, n))
         return;
     for (int i = 0; i < MAX_RANKS; i++)
         if (g->tables[i].id != p->groups[i].id)
             drop_table(&g->tables[i], L);
     push(L, g->list_ref);
-    set_list(L, g, p->order, p->n_groups, g->n_listed);
-    g->n_listed = p->n_groups;
-    for (int i = 0; i < p->n_groups; i++)
-        g->listed[i] = p->groups[p->order[i]].id;
+    set_list(L, g, slots, n, g->n_listed);
+    g->n_listed = n;
+    for (int i = 0; i < n; i++)
+        g->listed[i] = p->groups[slots[i]].id;
 }
 
 /* view.idle: written whole each time, since policies may well take elements out of it. */
@@ -288,10 +299,11 @@ bool groups_sync(struct groups *g, lua_State *L, const struct view *v)
     const struct partition *p = &v->world->partition;
     bool good = true;
     push(L, g->keys_ref);
-    int keys = lua_gettop(L), looked_at = p->n_groups ? (int)rng_below(&g->rng, (uint64_t)p->n_groups) : 0;
-    for (int i = 0; i < p->n_groups; i++) {
-        const struct group *group = &p->groups[p->order[i]];
-        struct group_table *t = &g->tables[p->order[i]];
+    int slots[MAX_RANKS], n = find_slots(v, slots);
+    int keys = lua_gettop(L), looked_at = n ? (int)rng_below(&g->rng, (uint64_t)n) : 0;
+    for (int i = 0; i < n; i++) {
+        const struct group *group = &p->groups[slots[i]];
+        struct group_table *t = &g->tables[slots[i]];
         double now[GROUP_FACT_COUNT];
         bool fresh = t->id != group->id;
         read_facts(v, group, now);
@@ -302,7 +314,7 @@ bool groups_sync(struct groups *g, lua_State *L, const struct view *v)
         write_facts(t, L, keys, now, fresh);
     }
     lua_settop(L, keys - 1);
-    sync_list(g, L, p);
+    sync_list(g, L, p, slots, n);
     sync_idle(g, L, v);
     return good;
 }

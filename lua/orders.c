@@ -74,7 +74,7 @@ static void push_pending(lua_State *L, const struct switch_pending *s, int64_t n
 void orders_sync(struct orders *o, lua_State *L, const struct view *v)
 {
     const struct partition *p = &v->world->partition;
-    sync_ranks(L, o->free_ref, p->free_ranks, &o->n_free);
+    sync_ranks(L, o->free_ref, p->free_ranks & side_ranks(v->world, v->side), &o->n_free);
     sync_ranks(L, o->dead_ref, p->dead_ranks, &o->n_dead);
     if (!p->n_pending && !o->n_pending)
         return;

@@ -6,12 +6,28 @@
 #include "lua/script.h"
 #include "lua/verbs.h"
 
+static enum side side_of(lua_State *L)
+{
+    return bind_of(L)->facts->side;
+}
+
 static const struct world *world_of(lua_State *L, const char *what)
 {
     const struct view *v = bind_of(L)->facts;
     if (!v)
         luaL_error(L, "%s is for hooks that have a view", what);
     return v->world;
+}
+
+/* The k-th of a side, from 1 on; NULL: there are not so many. */
+static const struct request *kth(const struct req_queue *q, enum side s, int k)
+{
+    if (s == SIDE_ALL)
+        return k <= q->n ? q->items[k - 1] : NULL;
+    for (int i = 0; i < q->n; i++)
+        if (side_has(s, q->items[i]->canary) && --k == 0)
+            return q->items[i];
+    return NULL;
 }
 
 /* view.row(view.waiting or view.running, k): the row of the k-th request in the queue's order; nil: there are not so
@@ -32,12 +48,34 @@ static int view_row(lua_State *L)
     if (!c->mask)
         return luaL_error(L, "view.row: view.%s has no rows: add what you read of them to needs",
                           waiting ? "waiting" : "running");
-    int row = k <= q->n ? columns_row(c, q->items[(int)k - 1]->id) : 0;
+    const struct request *r = kth(q, side_of(L), (int)k);
+    int row = r ? columns_row(c, r->id) : 0;
     if (row)
         lua_pushnumber(L, row);
     else
         lua_pushnil(L);
     return 1;
+}
+
+struct tenant_share {
+    int n_waiting, n_running;
+    int64_t waiting_tokens;
+};
+
+/* What a side has of it; t NULL: nothing. */
+static struct tenant_share counts_of(const struct tenant *t, enum side s)
+{
+    if (!t)
+        return (struct tenant_share){0};
+    struct tenant_share c = {t->n_waiting, t->n_running, t->waiting_tokens};
+    if (s == SIDE_CANARY)
+        return (struct tenant_share){t->canary.n_waiting, t->canary.n_running, t->canary.waiting_tokens};
+    if (s == SIDE_LIVE) {
+        c.n_waiting -= t->canary.n_waiting;
+        c.n_running -= t->canary.n_running;
+        c.waiting_tokens -= t->canary.waiting_tokens;
+    }
+    return c;
 }
 
 /* view.tenant(name): how many of its requests wait and run, and the prompt tokens of those that wait. */
@@ -47,9 +85,10 @@ static int view_tenant(lua_State *L)
     if (lua_type(L, 1) != LUA_TSTRING)
         return luaL_error(L, "view.tenant(name): the name is a text, not a %s", luaL_typename(L, 1));
     const struct tenant *t = tenants_find(&w->tenants, lua_tostring(L, 1));
-    lua_pushnumber(L, t ? t->n_waiting : 0);
-    lua_pushnumber(L, t ? t->n_running : 0);
-    lua_pushnumber(L, t ? (double)t->waiting_tokens : 0);
+    struct tenant_share c = counts_of(t, side_of(L));
+    lua_pushnumber(L, c.n_waiting);
+    lua_pushnumber(L, c.n_running);
+    lua_pushnumber(L, (double)c.waiting_tokens);
     return 3;
 }
 
@@ -58,9 +97,12 @@ static int view_tenants(lua_State *L)
 {
     const struct world *w = world_of(L, "view.tenants");
     lua_createtable(L, w->tenants.n, 0);
-    for (int i = 0; i < w->tenants.n; i++) {
+    for (int i = 0, n = 0; i < w->tenants.n; i++) {
+        struct tenant_share c = counts_of(w->tenants.items[i], side_of(L));
+        if (!c.n_waiting && !c.n_running)
+            continue;
         lua_pushstring(L, w->tenants.items[i]->name);
-        lua_rawseti(L, -2, i + 1);
+        lua_rawseti(L, -2, ++n);
     }
     return 1;
 }
@@ -81,11 +123,13 @@ static int view_cached(lua_State *L)
     int most = 0;
     if (!r)
         return verb_refused(L, "the request has ended");
+    if (!side_has(side_of(L), r->canary))
+        return verb_refused(L, verb_others_request);
     if (!g && !lua_isnoneornil(L, 2))
         return verb_refused(L, "no such group (any more)");
     for (int i = 0; r->state == REQ_WAITING && i < w->partition.n_groups; i++) {
         const struct group *at = partition_group(&w->partition, i);
-        int n = g && g != at ? 0 : cached_in(w, r, at);
+        int n = (g && g != at) || at->canary != r->canary ? 0 : cached_in(w, r, at);
         most = n > most ? n : most;
     }
     lua_pushnumber(L, most);
@@ -105,32 +149,42 @@ static bool admits(const struct group *g)
     return !g->closed && !g->shut;
 }
 
-static bool finds_room(const struct world *w, const struct request *r)
+static int seats(const struct world *w, enum side s)
+{
+    return side_seats(w, s) - side_running(w, s);
+}
+
+/* In a group of its side. */
+static bool finds_room(const struct world *w, const struct request *r, enum side s)
 {
     for (int i = 0; i < w->partition.n_groups; i++) {
         const struct group *g = partition_group(&w->partition, i);
-        if (admits(g) && kv_available(&w->kv, g->place) >= blocks_to_start(w, g, r))
-            return w->running.n < w->limits.max_num_seqs;
+        if (admits(g) && g->canary == r->canary && kv_available(&w->kv, g->place) >= blocks_to_start(w, g, r))
+            return seats(w, s) > 0;
     }
     return false;
 }
 
 /* Those of g who rank lowest and below the head, until it has room; 0: nobody has to, or too few are there. */
-static int find_victims(const struct world *w, const struct group *g, const struct request *head, req_id *out)
+static int find_victims(const struct view *v, const struct group *g, const struct request *head, req_id *out)
 {
+    const struct world *w = v->world;
     int n = 0, lacking = blocks_to_start(w, g, head) - kv_available(&w->kv, g->place);
-    int seats = w->limits.max_num_seqs - w->running.n, last = w->running.n - COLUMN_ENDS;
-    for (int i = w->running.n - 1; i >= 0 && i >= last && (lacking > 0 || seats <= 0); i--) {
+    int room = seats(w, v->side), looked = 0;
+    for (int i = w->running.n - 1; i >= 0 && looked < COLUMN_ENDS && (lacking > 0 || room <= 0); i--) {
         const struct request *r = w->running.items[i];
+        if (!side_has(v->side, r->canary))
+            continue;
+        looked++;
         if (r->spec->priority <= head->spec->priority || r->key <= head->key)
             break;
         if (r->group == g->id) {
             out[n++] = r->id;
             lacking -= r->n_blocks;
-            seats++;
+            room++;
         }
     }
-    return lacking <= 0 && seats > 0 ? n : 0;
+    return lacking <= 0 && room > 0 ? n : 0;
 }
 
 /* view.victims(group): the ids of those who have to leave this group so that the first of the waiting can start in it.
@@ -139,11 +193,12 @@ static int view_victims(lua_State *L)
 {
     const struct world *w = world_of(L, "view.victims");
     const struct group *g = view_group(bind_of(L)->facts, verb_group(L, 1));
-    const struct request *head = world_head(w);
+    const struct request *head = world_head_of(w, side_of(L));
     req_id ids[COLUMN_ENDS];
     if (!g)
         return verb_refused(L, "no such group (any more)");
-    int n = head && admits(g) && !finds_room(w, head) ? find_victims(w, g, head, ids) : 0;
+    const struct view *v = bind_of(L)->facts;
+    int n = head && admits(g) && !finds_room(w, head, v->side) ? find_victims(v, g, head, ids) : 0;
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
         lua_pushnumber(L, lua_req_id(ids[i]));

@@ -16,6 +16,8 @@ static const int64_t HOLD_DEFAULT_NS = INT64_C(60000000000);
 
 /* ---- answers and arguments */
 
+const char verb_others_request[] = "another policy decides for this request while a canary runs";
+
 int verb_refused(lua_State *L, const char *why)
 {
     lua_pushnil(L);
@@ -370,6 +372,8 @@ static int view_drafted(lua_State *L)
         return verb_refused(L, "view.drafted can be called in a hook only");
     if (!r)
         return verb_refused(L, "the request has ended");
+    if (!side_has(v->side, r->canary))
+        return verb_refused(L, verb_others_request);
     if (source < 0 && v->world->drafts)
         return verb_no_source(L, v->world, lua_tostring(L, 2));
     struct draft_counts none = {0}, c = source < 0 ? none : r->drafts[source];

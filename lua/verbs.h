@@ -18,6 +18,7 @@ void verbs_add_queries(lua_State *L);
 
 /* nil and the reason. */
 int verb_refused(lua_State *L, const char *why);
+extern const char verb_others_request[]; /* why: the policy of the other side decides for it (engine/world/side.h) */
 /* true, or nil and the plan's reason. */
 int verb_answer(lua_State *L, bool done);
 int verb_not_now(lua_State *L, const char *verb);
@@ -81,8 +82,8 @@ int view_narrowest(lua_State *L);
 int view_cover(lua_State *L);
 int view_estimate_reshard(lua_State *L);
 int view_estimate_move(lua_State *L);
-/* A partition of the living ranks, as view.cover says. Returns how many groups. */
-int verb_cover(const struct world *w, int wide, int narrow, uint64_t sets[MAX_RANKS]);
+/* A partition of the living ranks of the view's side, as view.cover says. Returns how many groups. */
+int verb_cover(const struct view *v, int wide, int narrow, uint64_t sets[MAX_RANKS]);
 
 /* verbs_forecast.c */
 int view_forecast(lua_State *L);

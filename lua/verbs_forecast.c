@@ -7,19 +7,20 @@
 enum { MOST_OUTPUT = 1 << 30 };
 
 /* The sizes of the groups that there are, or that view.cover(wide, narrow) would make. */
-static void read_sizes(lua_State *L, const struct world *w, struct forecast_ask *ask)
+static void read_sizes(lua_State *L, const struct view *v, struct forecast_ask *ask)
 {
+    const struct partition *p = &v->world->partition;
     uint64_t sets[MAX_RANKS];
     if (lua_isnil(L, 1) && lua_isnil(L, 2)) {
-        ask->n = w->partition.n_groups;
-        for (int i = 0; i < ask->n; i++)
-            ask->sizes[i] = partition_group(&w->partition, i)->n_ranks;
+        for (int i = 0; i < p->n_groups; i++)
+            if (side_has(v->side, partition_group(p, i)->canary))
+                ask->sizes[ask->n++] = partition_group(p, i)->n_ranks;
         return;
     }
     int wide = (int)verb_whole_number(L, 1, "the wide group's ranks", 1, MAX_RANKS);
     int narrow = (int)verb_whole_number(L, 2, "a narrow group's ranks", 1, MAX_RANKS);
     ask->moves = true;
-    ask->n = verb_cover(w, wide, narrow, sets);
+    ask->n = verb_cover(v, wide, narrow, sets);
     for (int i = 0; i < ask->n; i++)
         ask->sizes[i] = __builtin_popcountll(sets[i]);
 }
@@ -45,9 +46,9 @@ int view_forecast(lua_State *L)
     const struct view *v = bind_of(L)->facts;
     if (!v)
         return verb_refused(L, "view.forecast can be called in a hook only");
-    struct forecast_ask ask = {.most = v->world->limits.max_num_batched_tokens, .now_ns = v->now_ns};
+    struct forecast_ask ask = {.side = v->side, .most = v->world->limits.max_num_batched_tokens, .now_ns = v->now_ns};
     struct forecast f;
-    read_sizes(L, v->world, &ask);
+    read_sizes(L, v, &ask);
     if (!lua_isnil(L, 3)) {
         if (lua_type(L, 3) != LUA_TTABLE)
             luaL_error(L, "options like { output = 200 } are expected, not a %s", luaL_typename(L, 3));

@@ -440,6 +440,12 @@ static int disturbs(const struct partition *p, uint64_t set)
     return n;
 }
 
+/* What no group of this side can have. */
+static uint64_t others(const struct world *w, enum side s)
+{
+    return ~side_ranks(w, s);
+}
+
 /* The ranks of this set live, none of them is taken, and some layout runs on that many. */
 static bool may_be(const struct world *w, uint64_t set, uint64_t taken)
 {
@@ -451,13 +457,13 @@ static const char no_group_caches[] = "no group that this node can form caches s
 
 /* The narrowest set that caches this many tokens; among equals the one that disturbs the fewest, then the first. 0:
  * there is none. */
-static uint64_t narrowest(const struct world *w, double tokens)
+static uint64_t narrowest(const struct world *w, enum side side, double tokens)
 {
     uint64_t best = 0;
     for (int i = 0; i < w->shape.n_sets; i++) {
         uint64_t s = w->shape.sets[i];
         int n = __builtin_popcountll(s), found = __builtin_popcountll(best);
-        if (!may_be(w, s, 0) || (double)w->kv.n_blocks * w->shape.tokens_per_block[n] < tokens)
+        if (!may_be(w, s, others(w, side)) || (double)w->kv.n_blocks * w->shape.tokens_per_block[n] < tokens)
             continue;
         if (!best || n < found || (n == found && disturbs(&w->partition, s) < disturbs(&w->partition, best)))
             best = s;
@@ -487,12 +493,12 @@ int act_widen(lua_State *L)
     const struct plan *p = verb_orders(L);
     if (!p)
         return not_an_order_time(L, "widen");
-    const struct request *head = world_head(p->world);
-    if (!head || head->n_tokens <= world_group_capacity(p->world)) {
+    const struct request *head = world_head_of(p->world, p->side);
+    if (!head || head->n_tokens <= world_group_capacity(p->world, p->side)) {
         lua_pushboolean(L, false);
         return 1;
     }
-    uint64_t ranks = narrowest(p->world, head->n_tokens);
+    uint64_t ranks = narrowest(p->world, p->side, head->n_tokens);
     if (!ranks)
         return verb_refused(L, no_group_caches);
     struct switch_order o = new_order(false, ranks);
@@ -510,16 +516,17 @@ int view_narrowest(lua_State *L)
     double tokens = verb_whole_number(L, 1, "the number of tokens", 0, 9007199254740992.0);
     if (!b->facts)
         return verb_refused(L, "view.narrowest can be called in a hook only");
-    uint64_t best = narrowest(b->facts->world, tokens);
+    uint64_t best = narrowest(b->facts->world, b->facts->side, tokens);
     if (!best)
         return verb_refused(L, no_group_caches);
     groups_push_ranks(L, best);
     return 1;
 }
 
-int verb_cover(const struct world *w, int wide, int narrow, uint64_t sets[MAX_RANKS])
+int verb_cover(const struct view *v, int wide, int narrow, uint64_t sets[MAX_RANKS])
 {
-    uint64_t taken = 0, set = widest(w, wide, 0);
+    const struct world *w = v->world;
+    uint64_t taken = others(w, v->side), set = widest(w, wide, taken);
     int n = 0;
     for (; set && n < MAX_RANKS; set = widest(w, narrow, taken)) {
         sets[n++] = set;
@@ -538,7 +545,7 @@ int view_cover(lua_State *L)
     uint64_t sets[MAX_RANKS];
     if (!b->facts)
         return verb_refused(L, "view.cover can be called in a hook only");
-    int n = verb_cover(b->facts->world, wide, narrow, sets);
+    int n = verb_cover(b->facts, wide, narrow, sets);
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
         groups_push_ranks(L, sets[i]);

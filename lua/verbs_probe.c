@@ -32,6 +32,10 @@ static const struct request *request_of(lua_State *L, const char *what)
         luaL_error(L, "%s can be called in a hook only", what);
     if (!r)
         verb_refused(L, "the request has ended");
+    else if (!side_has(v->side, r->canary)) {
+        verb_refused(L, verb_others_request);
+        return NULL;
+    }
     return r;
 }
 

@@ -469,7 +469,7 @@ static const struct command policy_verbs[] = {
     {"step", CMD_POLICY_STEP},     {"new", CMD_POLICY_NEW},           {"push", CMD_POLICY_PUSH},
     {"list", CMD_POLICY_LIST},     {"show", CMD_POLICY_SHOW},         {"diff", CMD_POLICY_DIFF},
     {"log", CMD_POLICY_LOG},       {"activate", CMD_POLICY_ACTIVATE}, {"rollback", CMD_POLICY_ROLLBACK},
-    {"shadow", CMD_POLICY_SHADOW}, {"what-if", CMD_POLICY_WHAT_IF}};
+    {"shadow", CMD_POLICY_SHADOW}, {"what-if", CMD_POLICY_WHAT_IF},   {"canary", CMD_POLICY_CANARY}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands, N_VERBS = sizeof policy_verbs / sizeof *policy_verbs };
 
 /* NULL: there is none; near: the one that was probably meant, or NULL. */
@@ -500,8 +500,8 @@ static int policy_verb(struct parse *p)
     if (!c)
         return err_set(
             p->e, E_INPUT,
-            "moonshift policy check, test, new, why, step, push, what-if, shadow, list, show, diff, activate, rollback "
-            "and log are what there is"
+            "moonshift policy check, test, new, why, step, push, what-if, shadow, canary, list, show, diff, activate, "
+            "rollback and log are what there is"
             "%s%.40s%s%s%s",
             verb ? ", not " : "", verb ? verb : "", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     p->o->command = c->means;

@@ -37,6 +37,7 @@ enum opts_command {
     CMD_POLICY_ROLLBACK,
     CMD_POLICY_LOG,
     CMD_POLICY_SHADOW,
+    CMD_POLICY_CANARY,
     CMD_POLICY_WHAT_IF,
     CMD_LIMITS, /* these take no words */
     CMD_STATE,
@@ -136,7 +137,7 @@ struct opts {
     char *recording;    /* NULL: a running server is asked */
     double at_s;        /* of step, whose number is `file` */
     struct strings set; /* limits: NAME=VALUE */
-    /* policy push, list, show, diff, activate, rollback, log, shadow, what-if; limits, state, top */
+    /* policy push, list, show, diff, activate, rollback, log, shadow, canary, what-if; limits, state, top */
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */
     char *as_name, *sha, *to;     /* NULL: not given */
@@ -158,8 +159,9 @@ struct opts {
     double slo_ttft_ms, slo_tpot_ms;   /* 0: none */
     double starvation_s;               /* 0: off */
     double policy_probation_s;         /* 0: off */
-    double policy_shadow_share, for_s; /* for_s: of a shadow */
-    bool end_shadow;
+    double policy_shadow_share, for_s; /* for_s: of a shadow, a canary */
+    bool end_beside;
+    char *groups; /* of a canary; NULL: not given */
     bool what_if,
         compare; /* of a recording: modelled step times, or recorded decisions to compare with, whatever the policy */
     bool strict; /* what the recording never shows is refused */

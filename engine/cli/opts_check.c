@@ -194,7 +194,8 @@ static int check_regret(const struct opts *o, struct err *e)
 static int check_remote(const struct opts *o, struct err *e)
 {
     if (o->file || o->command == CMD_POLICY_LIST || o->command == CMD_POLICY_ROLLBACK || o->command == CMD_POLICY_LOG ||
-        o->command == CMD_POLICY_WHY || o->command == CMD_POLICY_SHADOW || o->command >= CMD_LIMITS)
+        o->command == CMD_POLICY_WHY || o->command == CMD_POLICY_SHADOW || o->command == CMD_POLICY_CANARY ||
+        o->command >= CMD_LIMITS)
         return 0;
     return err_set(e, E_INPUT, "which %s? moonshift %s --help tells more",
                    o->command == CMD_POLICY_PUSH ? "file" : "policy", opts_command_name(o->command));

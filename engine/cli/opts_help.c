@@ -97,8 +97,8 @@ static const char overview[] =
     "  moonshift policy why ID                where the time of a request went, and why it waited\n"
     "  moonshift policy step N --recording F  what a recorded decision rests on, line by line\n"
     "  moonshift policy new NAME              write a policy to begin with\n"
-    "  moonshift policy push FILE             send a policy to a running server; also: what-if, shadow, list, show,\n"
-    "                                         diff, activate, rollback, log\n"
+    "  moonshift policy push FILE             send a policy to a running server; also: what-if, shadow, canary,\n"
+    "                                         list, show, diff, activate, rollback, log\n"
     "  moonshift state                        what a running server does, on one page\n"
     "  moonshift top                          the same, as it changes\n"
     "  moonshift limits [--set NAME=VALUE]    the limits of a running server, and how to change them\n"
@@ -308,6 +308,16 @@ static const char shadow_head[] =
     "  moonshift policy shadow ./short.lua --for 300\n"
     "  moonshift policy shadow\n" REMOTE_STATUS;
 
+static const char canary_head[] =
+    "moonshift policy canary [FILE|NAME] [--groups ID,ID] [--sha SHA] [--for SECONDS] [--end] [--server URL]\n"
+    "\n"
+    "A policy decides for some groups while the live one goes on with the others, and requests of both are compared.\n"
+    "FILE (with a / or .lua in it) is sent and kept, NAME is a version that the server keeps. Without either it shows\n"
+    "how requests fare on both sides of the one that runs, or ran last.\n"
+    "\n"
+    "  moonshift policy canary ./short.lua --groups 1,66 --for 900\n"
+    "  moonshift policy canary\n" REMOTE_STATUS;
+
 static const char limits_head[] =
     "moonshift limits [--set NAME=VALUE ...] [--server URL]\n"
     "\n"
@@ -367,6 +377,7 @@ const char *opts_head(enum opts_command command)
                                         [CMD_POLICY_ROLLBACK] = rollback_head,
                                         [CMD_POLICY_LOG] = log_head,
                                         [CMD_POLICY_SHADOW] = shadow_head,
+                                        [CMD_POLICY_CANARY] = canary_head,
                                         [CMD_LIMITS] = limits_head,
                                         [CMD_STATE] = state_head,
                                         [CMD_TOP] = top_head,

@@ -56,9 +56,10 @@ enum {
     IN_STATE_OF = 1 << 25,
     IN_TOP = 1 << 26,
     IN_WHAT_IF = 1 << 27,
+    IN_CANARY_OF = 1 << 28,
     IN_REVISIT = IN_STEP | IN_WHY, /* looks into a recording */
     IN_REMOTE = IN_PUSH | IN_LIST | IN_SHOW | IN_DIFF | IN_ACTIVATE | IN_ROLLBACK_OF | IN_LOG | IN_WHY | IN_SHADOW_OF |
-                IN_LIMITS_OF | IN_STATE_OF | IN_TOP | IN_WHAT_IF
+                IN_LIMITS_OF | IN_STATE_OF | IN_TOP | IN_WHAT_IF | IN_CANARY_OF
 };
 
 struct opt_row {

@@ -152,9 +152,9 @@ static void put_groups(struct buf *out, const struct json *e)
         struct buf ranks = {0}, layout = {0};
         put_ranks(&ranks, json_find(g, "ranks"));
         put_layout(&layout, json_find(g, "layout"));
-        buf_printf(out, "%5" PRId64 "  %-8s  %-19s  %7" PRId64 "  %.3f ms, %" PRId64 " tokens; %s\n", whole(g, "id"),
+        buf_printf(out, "%5" PRId64 "  %-8s  %-19s  %7" PRId64 "  %.3f ms, %" PRId64 " tokens; %s%s\n", whole(g, "id"),
                    ranks.len ? ranks.data : "", layout.data, whole(g, "running"), number(g, "last_step_ms"),
-                   whole(g, "last_step_tokens"), doing(g));
+                   whole(g, "last_step_tokens"), doing(g), json_true(json_find(g, "canary")) ? ", of the canary" : "");
         buf_free(&ranks);
         buf_free(&layout);
     }

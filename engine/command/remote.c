@@ -1,4 +1,5 @@
-/* The commands about a running server: its policies (push, what-if, list, show, diff, activate, rollback, log, shadow)
+/* The commands about a running server: its policies (push, what-if, list, show, diff, activate, rollback, log, shadow,
+ * canary)
  * and its requests (why) are here; limits, state and top have files of their own. What the server refuses is exit
  * status 1, a server that does not answer 3. */
 #include <errno.h>
@@ -396,6 +397,8 @@ static int obey(struct session *s, struct err *e)
         return why(s, e);
     case CMD_POLICY_SHADOW:
         return session_shadow(s, e);
+    case CMD_POLICY_CANARY:
+        return session_canary(s, e);
     case CMD_LIMITS:
         return session_limits(s, e);
     case CMD_STATE:

@@ -34,11 +34,16 @@ int session_name_file(struct session *s, struct err *e); /* what the policy of a
  * it was refused, or failed in it, and that has been said. */
 bool session_passes(struct session *s, const struct buf *source, int *rc, struct err *e);
 
-/* limits.c, top.c, shadow.c, trial.c: the commands. E_INPUT: what was asked for is wrong. */
+/* shadow.c: the policy of the command line is to go on beside the live one, as verb says ("shadow", "canary").
+ * *answered: the server has said yes. E_INPUT: what was asked for is wrong. */
+int session_post_beside(struct session *s, const char *verb, bool *answered, struct err *e);
+
+/* canary.c, limits.c, top.c, shadow.c, trial.c: the commands. E_INPUT: what was asked for is wrong. */
 int session_limits(struct session *s, struct err *e);
 int session_state(struct session *s, struct err *e);
 int session_top(struct session *s, struct err *e);
 int session_shadow(struct session *s, struct err *e);
+int session_canary(struct session *s, struct err *e);
 int session_what_if(struct session *s, struct err *e);
 
 #endif

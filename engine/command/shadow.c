@@ -72,11 +72,12 @@ static void say_shadow(const struct session *s)
     json_free(j);
 }
 
-static int begin_shadow(struct session *s, struct err *e)
+int session_post_beside(struct session *s, const char *verb, bool *answered, struct err *e)
 {
     const struct opts *o = &s->app->opts;
     struct buf source = {0};
     const char *name = o->file;
+    *answered = false;
     TRY(session_check_sha("--sha", o->sha, e));
     if (session_is_file(o->file)) {
         app_name_policy(s->app, o->file);
@@ -87,10 +88,10 @@ static int begin_shadow(struct session *s, struct err *e)
     if (!rc && source.len && o->sha)
         rc = err_set(e, E_INPUT, "--sha is of a version that the server keeps, not of a file");
     if (!rc) {
-        buf_printf(&s->path, "/admin/policies/%s/shadow?seconds=%.9g", name, o->for_s);
+        buf_printf(&s->path, "/admin/policies/%s/%s?seconds=%.9g", name, verb, o->for_s);
         session_flag(&s->path, "sha", o->sha);
-        if (session_ask(s, REMOTE_POST, &source))
-            say_shadow(s);
+        session_flag(&s->path, "groups", o->groups);
+        *answered = session_ask(s, REMOTE_POST, &source);
     }
     buf_free(&source);
     return rc;
@@ -99,12 +100,17 @@ static int begin_shadow(struct session *s, struct err *e)
 int session_shadow(struct session *s, struct err *e)
 {
     const struct opts *o = &s->app->opts;
-    if (o->end_shadow && o->file)
+    bool answered = false;
+    int rc = 0;
+    if (o->end_beside && o->file)
         return err_set(e, E_INPUT, "--end or a policy: which of them?");
-    if (o->file)
-        return begin_shadow(s, e);
-    buf_puts(&s->path, "/admin/shadow");
-    if (session_ask(s, o->end_shadow ? REMOTE_DELETE : REMOTE_GET, NULL))
+    if (o->file) {
+        rc = session_post_beside(s, "shadow", &answered, e);
+    } else {
+        buf_puts(&s->path, "/admin/shadow");
+        answered = session_ask(s, o->end_beside ? REMOTE_DELETE : REMOTE_GET, NULL);
+    }
+    if (answered)
         say_shadow(s);
-    return 0;
+    return rc;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/canary_order.h"
 #include "engine/lab/recording/record_plan.h"
 #include "engine/lab/reenact_inner.h"
 
@@ -261,21 +262,40 @@ static void play_cancel(struct reenactor *r, const struct recorded *x)
 
 /* ---- what the operator did */
 
+/* *found false: it is not here, which is a difference. */
+static int find_policy(struct reenactor *r, const struct recorded *x, struct policy *p, bool *found, struct err *e)
+{
+    int rc = r->setup->find_policy(r->setup->ctx, x->name, x->sha256, x->text, p, e);
+    *found = rc == 0;
+    if (rc != E_NOTFOUND)
+        return rc;
+    struct buf words = {0};
+    if (differ(r, &words))
+        buf_puts(&words, e->text);
+    r->out->difference = buf_take(&words);
+    return 0;
+}
+
 static int play_policy(struct reenactor *r, const struct recorded *x, struct err *e)
 {
-    struct policy *p = mem_new(sizeof *p);
-    int rc = r->setup->find_policy(r->setup->ctx, x->name, x->sha256, x->text, p, e);
-    if (rc)
-        mem_free(p);
-    if (rc == E_NOTFOUND) {
-        struct buf words = {0};
-        if (differ(r, &words))
-            buf_puts(&words, e->text);
-        r->out->difference = buf_take(&words);
-        return 0;
-    }
-    TRY(rc);
-    engine_take(r->d.engine, &(struct engine_message){.kind = IN_POLICY, .payload = p});
+    struct policy p;
+    bool found;
+    TRY(find_policy(r, x, &p, &found, e));
+    if (found)
+        engine_take(r->d.engine,
+                    &(struct engine_message){.kind = IN_POLICY, .payload = memcpy(mem_new(sizeof p), &p, sizeof p)});
+    return 0;
+}
+
+static int play_canary(struct reenactor *r, const struct recorded *x, struct err *e)
+{
+    struct canary_order o = {.n_groups = x->n_groups, .for_ns = x->ns};
+    bool found;
+    memcpy(o.groups, x->groups, sizeof o.groups);
+    TRY(find_policy(r, x, &o.policy, &found, e));
+    if (found)
+        engine_take(r->d.engine,
+                    &(struct engine_message){.kind = IN_CANARY, .payload = memcpy(mem_new(sizeof o), &o, sizeof o)});
     return 0;
 }
 
@@ -285,6 +305,9 @@ static void play_order(struct reenactor *r, const struct recorded *x)
     switch (x->kind) {
     case 'b':
         m.kind = IN_ROLLBACK;
+        break;
+    case 'u':
+        m.kind = IN_CANARY_END;
         break;
     case 'r':
         m.kind = IN_RESET_PREFIX_CACHE;
@@ -401,6 +424,9 @@ static int play(struct reenactor *r, struct err *e)
         break;
     case 'g':
         TRY(play_policy(r, x, e));
+        break;
+    case 'y':
+        TRY(play_canary(r, x, e));
         break;
     case 't':
     case 'q':

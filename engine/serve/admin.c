@@ -340,6 +340,17 @@ static void delete_shadow(struct admin *a, struct http_exchange *x)
     ask(a, x, IN_SHADOW_END, NULL, story_came);
 }
 
+static void get_canary(struct admin *a, struct http_exchange *x)
+{
+    ask(a, x, IN_CANARY_STATE, NULL, pass_on);
+}
+
+static void delete_canary(struct admin *a, struct http_exchange *x)
+{
+    log_info("admin", "policy canary: end");
+    ask(a, x, IN_CANARY_END, NULL, story_came);
+}
+
 static void get_requests(struct admin *a, struct http_exchange *x)
 {
     long n = read_count(x, "slowest", 10, STORY_ASKED_MOST);
@@ -463,6 +474,8 @@ static const struct {
     {HTTP_GET, "/admin/state", get_state, true},
     {HTTP_GET, "/admin/shadow", get_shadow, false},
     {HTTP_DELETE, "/admin/shadow", delete_shadow, false},
+    {HTTP_GET, "/admin/canary", get_canary, false},
+    {HTTP_DELETE, "/admin/canary", delete_canary, false},
     {HTTP_GET, "/admin/decisions", get_decisions, false},
     {HTTP_GET, "/admin/requests", get_requests, false},
     {HTTP_GET, "/admin/requests/", get_request, false},

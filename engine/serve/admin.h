@@ -25,6 +25,8 @@
  * - POST /admin/policy/rollback: the policy before the live one becomes live; ?to=SHA any earlier version; ?force=1
  * - POST /admin/policies/NAME/shadow: body: a policy's source, or ?sha=SHA of a version that is kept; it is asked
  * beside the live one for ?seconds=N (600). GET /admin/shadow: what came of it; DELETE /admin/shadow: it ends
+ * - POST /admin/policies/NAME/canary?groups=ID,ID: the same, and it decides for these groups for ?seconds=N (600).
+ *   GET /admin/canary: how requests fare on both sides; DELETE /admin/canary: it ends
  * - GET /admin/audit: the newest lines of the record, as they stand in it; ?from=SEQ from there on; ?n=N at most
  * - GET /admin/state: requests, queues, KV, the front's books
  * - GET /admin/decisions?from=STEP&n=N: what was decided, on what facts; without from the last n

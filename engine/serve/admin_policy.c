@@ -9,7 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/serve/admin_inner.h"
 
-enum { AUDIT_LINES = 100, AUDIT_MOST_LINES = 1000, SHA_GIVEN = 80, SHADOW_MOST_S = 86400 };
+enum { AUDIT_LINES = 100, AUDIT_MOST_LINES = 1000, SHA_GIVEN = 80, BESIDE_MOST_S = 86400 };
 
 void admin_actor(const struct admin *a, const struct http_exchange *x, char out[AUDIT_ACTOR])
 {
@@ -246,15 +246,39 @@ static void read_sha(const struct http_exchange *x, const char *name, char out[S
     http_query_find(x->head.query, name, out, SHA_GIVEN);
 }
 
-/* A source that is sent, or a version that is kept, beside the live policy. */
-static void post_shadow(struct admin *a, struct http_exchange *x, const char *name)
+/* "1,66", ids of groups. False: it is none. */
+static bool read_groups(const struct http_exchange *x, struct policy_order *o)
+{
+    char given[12 * MAX_RANKS], *at = given, *end;
+    if (!http_query_find(x->head.query, "groups", given, sizeof given))
+        return false;
+    for (; o->n_groups < MAX_RANKS; at = end + 1) {
+        long id = strtol(at, &end, 10);
+        if (*at < '0' || *at > '9' || id < 1 || id > INT32_MAX || (*end && *end != ','))
+            return false;
+        o->groups[o->n_groups++] = (int)id;
+        if (!*end)
+            return true;
+    }
+    return false;
+}
+
+/* A source that is sent, or a version that is kept, beside the live policy: as a shadow, or as a canary. */
+static void post_beside(struct admin *a, struct http_exchange *x, const char *name, enum order_kind kind)
 {
     char sha[SHA_GIVEN], given[24] = "600", *end;
     read_sha(x, "sha", sha);
     http_query_find(x->head.query, "seconds", given, sizeof given);
     double seconds = strtod(given, &end);
-    if (*end || !(seconds >= 1 && seconds <= SHADOW_MOST_S)) {
+    struct policy_order o = {.kind = kind, .name = name, .sha = sha, .source = &x->body, .seconds = seconds};
+    if (*end || !(seconds >= 1 && seconds <= BESIDE_MOST_S)) {
         admin_refuse(x, 400, "invalid_value", "seconds is a number from 1 to 86400");
+        return;
+    }
+    if (kind == ORDER_CANARY && !read_groups(x, &o)) {
+        admin_refuse(x, 400, "invalid_value",
+                     "groups has the ids of the groups that it is to decide for, as in ?groups=1,66: GET /admin/state "
+                     "shows them under groups");
         return;
     }
     if (x->body.len && *sha) {
@@ -263,22 +287,22 @@ static void post_shadow(struct admin *a, struct http_exchange *x, const char *na
     }
     if (!admin_source_ok(a, x))
         return;
-    log_info("admin", "policy %s: %g s beside the live one %s", name, seconds, sha);
-    struct policy_order o = {.kind = ORDER_SHADOW, .name = name, .sha = sha, .source = &x->body, .seconds = seconds};
+    log_info("admin", "policy %s: %g s beside the live one, as %s %s", name, seconds,
+             kind == ORDER_CANARY ? "a canary" : "a shadow", sha);
     order(a, x, &o, ordered);
 }
 
 void admin_post_version(struct admin *a, struct http_exchange *x)
 {
-    static const char *const verbs[] = {"check", "activate", "rollback", "shadow"};
+    static const char *const verbs[] = {"check", "activate", "rollback", "shadow", "canary"};
     char name[POLICY_NAME_MAX + 1], sha[SHA_GIVEN];
     const char *slash = strrchr(x->head.path, '/');
     int verb = 0;
-    while (verb < 4 && strcmp(slash + 1, verbs[verb]) != 0)
+    while (verb < 5 && strcmp(slash + 1, verbs[verb]) != 0)
         verb++;
-    if (verb == 4) {
+    if (verb == 5) {
         admin_refuse(x, 404, "not_found",
-                     "POST /admin/policies/NAME/check, /activate, /rollback and /shadow are what there is");
+                     "POST /admin/policies/NAME/check, /activate, /rollback, /shadow and /canary are what there is");
         return;
     }
     if (!name_in_path(x, verbs[verb], name))
@@ -287,8 +311,8 @@ void admin_post_version(struct admin *a, struct http_exchange *x)
         admin_check(a, x, name);
         return;
     }
-    if (verb == 3) {
-        post_shadow(a, x, name);
+    if (verb >= 3) {
+        post_beside(a, x, name, verb == 3 ? ORDER_SHADOW : ORDER_CANARY);
         return;
     }
     read_sha(x, verb == 1 ? "sha" : "to", sha);

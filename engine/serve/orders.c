@@ -10,6 +10,7 @@
 #include "engine/base/json.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/canary_order.h"
 #include "engine/serve/policies.h"
 #include "engine/shadow.h"
 
@@ -20,8 +21,9 @@ struct order {
     char name[POLICY_NAME_MAX + 1], asked[80], actor[AUDIT_ACTOR]; /* name "": any */
     bool force, from_file, known; /* known: it passed before, its load may take longer */
     double seconds;
-    char path[POLICY_PATH]; /* "": the source came with the request, or is kept */
-    const char *dir;        /* which the file may not lead out of; NULL: the operator named it */
+    int groups[MAX_RANKS], n_groups; /* of a canary */
+    char path[POLICY_PATH];          /* "": the source came with the request, or is kept */
+    const char *dir;                 /* which the file may not lead out of; NULL: the operator named it */
     struct buf source;
     char sha256[65], looked[65]; /* looked: what was known not to be in quarantine before it was loaded */
     char *params;
@@ -118,6 +120,7 @@ static void refuse(struct order *o, const char *event, const char *word, enum or
 static const char *event_of(const struct order *o)
 {
     return o->kind == ORDER_SHADOW     ? "shadow"
+           : o->kind == ORDER_CANARY   ? "canary"
            : o->kind == ORDER_ROLLBACK ? "rollback"
            : o->kind == ORDER_DELETE   ? "delete"
                                        : "activate";
@@ -130,7 +133,20 @@ static void end_kept(struct order *o)
     end_with(o, ORDER_OK, text);
 }
 
+/* It is not to be live: it runs beside the one that is. */
+static bool is_beside(enum order_kind k)
+{
+    return k == ORDER_SHADOW || k == ORDER_CANARY;
+}
+
 /* ---- the engine */
+
+static void say_groups(const struct order *o, char *out, size_t cap)
+{
+    size_t n = (size_t)snprintf(out, cap, "groups ");
+    for (int i = 0; i < o->n_groups && n < cap; i++)
+        n += (size_t)snprintf(out + n, cap - n, "%s%d", i ? "," : "", o->groups[i]);
+}
 
 static void engine_answered(void *ctx, const struct call_reply *r)
 {
@@ -145,11 +161,13 @@ static void engine_answered(void *ctx, const struct call_reply *r)
         return;
     }
     memcpy(before, p->ledger->book->live, sizeof before);
-    if (o->kind != ORDER_SHADOW)
+    if (!is_beside(o->kind))
         policies_now_live(p, r->text, r->n);
     struct audit_entry a = ledger_entry(o->actor, event_of(o), o->name, o->sha256);
     memcpy(a.from, before, sizeof a.from);
     snprintf(a.reason, sizeof a.reason, "%s", o->force ? "forced" : "");
+    if (o->kind == ORDER_CANARY)
+        say_groups(o, a.reason, sizeof a.reason);
     note_and_end(o, &a, ORDER_OK, r->text);
 }
 
@@ -255,6 +273,15 @@ static void send_shadow(struct order *o, struct policy *made)
     calls_send(&o->policies->front->calls, IN_SHADOW, s, 0, engine_answered, o);
 }
 
+static void send_canary(struct order *o, struct policy *made)
+{
+    struct canary_order *c = mem_new(sizeof *c);
+    *c = (struct canary_order){.policy = *made, .n_groups = o->n_groups, .for_ns = (int64_t)(o->seconds * 1e9)};
+    memcpy(c->groups, o->groups, sizeof c->groups);
+    mem_free(made);
+    calls_send(&o->policies->front->calls, IN_CANARY, c, 0, engine_answered, o);
+}
+
 static void load_done(struct text_job *job)
 {
     struct order *o = (struct order *)job;
@@ -280,6 +307,8 @@ static void load_done(struct text_job *job)
         end_kept(o);
     else if (o->kind == ORDER_SHADOW)
         send_shadow(o, made);
+    else if (o->kind == ORDER_CANARY)
+        send_canary(o, made);
     else
         calls_send(&p->front->calls, IN_POLICY, made, 0, engine_answered, o);
 }
@@ -422,7 +451,7 @@ static void begin(struct order *o)
 {
     if (o->kind == ORDER_ROLLBACK)
         begin_rollback(o);
-    else if (o->kind == ORDER_ACTIVATE || (o->kind == ORDER_SHADOW && !o->source.len))
+    else if (o->kind == ORDER_ACTIVATE || (is_beside(o->kind) && !o->source.len))
         begin_activate(o);
     else if (o->kind == ORDER_DELETE)
         begin_delete(o);
@@ -450,8 +479,10 @@ int policies_order(struct policies *p, const struct policy_order *asked, policy_
     snprintf(o->name, sizeof o->name, "%s", asked->name ? asked->name : "");
     snprintf(o->asked, sizeof o->asked, "%s", asked->sha ? asked->sha : "");
     snprintf(o->actor, sizeof o->actor, "%s", asked->actor);
-    bool loads = asked->kind == ORDER_LOAD || asked->kind == ORDER_KEEP || asked->kind == ORDER_SHADOW;
-    if (loads && asked->kind != ORDER_SHADOW && asked->source->len == 0 && policies_path(p, asked->name, o->path))
+    memcpy(o->groups, asked->groups, sizeof o->groups);
+    o->n_groups = asked->n_groups;
+    bool loads = asked->kind == ORDER_LOAD || asked->kind == ORDER_KEEP || is_beside(asked->kind);
+    if (loads && !is_beside(asked->kind) && asked->source->len == 0 && policies_path(p, asked->name, o->path))
         o->dir = p->dir;
     if (loads) {
         o->source = *asked->source;

@@ -214,9 +214,10 @@ static void note_change(struct policies *p, const struct json *j)
     begin_probation(p, json_true(json_find(j, "probation")));
 }
 
-static void note_shadow_end(struct policies *p, const struct json *j)
+/* Of a shadow or a canary. */
+static void note_end_beside(struct policies *p, const struct json *j)
 {
-    struct audit_entry a = ledger_entry("engine", "shadow-end", text_of(j, "name"), text_of(j, "sha256"));
+    struct audit_entry a = ledger_entry("engine", text_of(j, "event"), text_of(j, "name"), text_of(j, "sha256"));
     snprintf(a.reason, sizeof a.reason, "%s", text_of(j, "reason"));
     log_info("policy", "%s (%.12s) decides no more beside the live policy: %s", a.policy, a.to, a.reason);
     ledger_note(p->ledger, &a, NULL);
@@ -225,8 +226,8 @@ static void note_shadow_end(struct policies *p, const struct json *j)
 void policies_event(struct policies *p, const char *text, size_t n)
 {
     struct json *j = json_parse(text, n, NULL, NULL);
-    if (strcmp(text_of(j, "event"), "shadow-end") == 0) {
-        note_shadow_end(p, j);
+    if (strcmp(text_of(j, "event"), "shadow-end") == 0 || strcmp(text_of(j, "event"), "canary-end") == 0) {
+        note_end_beside(p, j);
     } else if (strcmp(text_of(j, "event"), "commit") == 0) { /* it stays, and settle() makes it the last good one */
         snprintf(p->proof, sizeof p->proof, "%s", text_of(j, "reason"));
         p->judged = false;

@@ -21,7 +21,8 @@ enum order_kind {
     ORDER_ACTIVATE, /* a version that is kept goes live */
     ORDER_ROLLBACK, /* the same, of one that was live; no name, no sha: the one before the live one */
     ORDER_DELETE,   /* a version is forgotten */
-    ORDER_SHADOW    /* loaded, tried, kept, and asked beside the live one from then on */
+    ORDER_SHADOW,   /* loaded, tried, kept, and asked beside the live one from then on */
+    ORDER_CANARY    /* the same, and it decides for some groups */
 };
 enum order_result {
     ORDER_OK,
@@ -39,7 +40,7 @@ enum order_result {
 struct policy_outcome {
     enum order_result result;
     const char *text; /* OK: the engine's policy state, an object about the version (KEEP, DELETE) or what is known of
-                         the shadow, JSON; else why; of a source "name.lua:12: reason" */
+                         the shadow or the canary, JSON; else why; of a source "name.lua:12: reason" */
 };
 typedef void (*policy_fn)(void *ctx, const struct policy_outcome *o);
 
@@ -49,8 +50,10 @@ struct policy_order {
     const char *sha;    /* a prefix; "" or NULL: the newest of that name */
     const char *actor;  /* for the record, engine/serve/versions/audit.h */
     bool force;         /* quarantine does not count */
-    struct buf *source; /* LOAD, KEEP, SHADOW: moves; empty: the file of that name is read; SHADOW: `sha` is meant */
-    double seconds;     /* SHADOW: for so long */
+    struct buf *source; /* LOAD, KEEP, SHADOW, CANARY: moves; empty: the file of that name is read; SHADOW, CANARY:
+                           `sha` is meant */
+    double seconds;     /* SHADOW, CANARY: for so long */
+    int groups[MAX_RANKS], n_groups; /* CANARY: ids */
 };
 
 struct policies {
@@ -100,7 +103,7 @@ void policies_forget(struct policies *p, void *ctx); /* the asker is gone: its f
 bool policies_reload(struct policies *p, const char *actor);
 /* Params were asked for: refused (why), or set (state: the engine's policy state). */
 void policies_params(struct policies *p, const char *actor, const char *given, const char *why, const char *state);
-/* The engine's own change, or the end of a shadow: JSON of an EV_POLICY. */
+/* The engine's own change, or the end of a shadow or a canary: JSON of an EV_POLICY. */
 void policies_event(struct policies *p, const char *text, size_t n);
 void policies_list(const struct policies *p, struct buf *json);
 

@@ -18,12 +18,13 @@ int64_t world_capacity(const struct world *w)
     return capacity_without(w, w->partition.dead_ranks);
 }
 
-int64_t world_group_capacity(const struct world *w)
+int64_t world_group_capacity(const struct world *w, enum side s)
 {
     int most = 0;
     for (int i = 0; i < w->partition.n_groups; i++) {
-        int tpb = kv_place(&w->kv, partition_group(&w->partition, i)->place)->tokens_per_block;
-        most = tpb > most ? tpb : most;
+        const struct group *g = partition_group(&w->partition, i);
+        int tpb = kv_place(&w->kv, g->place)->tokens_per_block;
+        most = side_has(s, g->canary) && tpb > most ? tpb : most;
     }
     return (int64_t)w->kv.n_blocks * most;
 }

@@ -58,9 +58,9 @@ static double answer_of(const struct forecast_ask *ask, const struct request *r)
     return expected > 1 ? expected : 1;
 }
 
-static bool counts(const struct request *r)
+static bool counts(const struct forecaster *f, const struct request *r)
 {
-    return !r->parent && !r->held_until_ns;
+    return !r->parent && !r->held_until_ns && side_has(f->ask->side, r->canary);
 }
 
 static void add_load(struct forecaster *f, const struct req_queue *q)
@@ -68,7 +68,7 @@ static void add_load(struct forecaster *f, const struct req_queue *q)
     struct load *l = &f->load;
     for (int i = 0; i < q->n; i++) {
         const struct request *r = q->items[i];
-        if (!counts(r))
+        if (!counts(f, r))
             continue;
         bool answers = r->state == REQ_RUNNING && request_decoding(r);
         l->running += answers;
@@ -126,7 +126,7 @@ static bool price_kind(struct forecaster *f, struct kind *k)
             break;
     }
     double all = (f->load.running + f->load.waiting) * share;
-    all = least(all, f->w->limits.max_num_seqs * share);
+    all = least(all, side_seats(f->w, f->ask->side) * share);
     k->after_ns = step_ns(f, k->size, all > 1 ? all : 1, 0);
     return true;
 }
@@ -200,7 +200,7 @@ static const char *open_lanes(struct forecaster *f)
         if (!l->kind)
             return "no layout runs on so many ranks";
         double room = (double)w->kv.n_blocks * w->shape.tokens_per_block[size];
-        double share = w->limits.max_num_seqs * (double)size / f->ranks;
+        double share = side_seats(w, f->ask->side) * (double)size / f->ranks;
         l->seats = least(share, room / mean);
         l->seats = l->seats > 1 ? l->seats : 1;
         l->answers = l->kind->answers;
@@ -286,13 +286,16 @@ static bool has_room(struct forecaster *f)
     int blocks = w->kv.n_blocks;
     double room[MAX_RANKS];
     for (int i = 0; i < w->partition.n_groups; i++) {
-        int n = kv_available(&w->kv, partition_group(&w->partition, i)->place);
-        blocks = n < blocks ? n : blocks;
+        const struct group *g = partition_group(&w->partition, i);
+        int n = kv_available(&w->kv, g->place);
+        blocks = side_has(f->ask->side, g->canary) && n < blocks ? n : blocks;
     }
     for (int i = 0; i < f->ask->n; i++)
         room[i] = (double)blocks * w->shape.tokens_per_block[f->ask->sizes[i]];
     for (int k = 0; k < w->running.n; k++) {
         int best = 0;
+        if (!side_has(f->ask->side, w->running.items[k]->canary))
+            continue;
         for (int i = 1; i < f->ask->n; i++)
             best = room[i] > room[best] ? i : best;
         room[best] -= w->running.items[k]->n_tokens + w->shape.tokens_per_block[f->ask->sizes[best]];
@@ -315,7 +318,7 @@ static void add_prompts(struct forecaster *f, bool second)
     for (int q = 0; q < 2; q++)
         for (int i = 0; i < queues[q]->n; i++) {
             const struct request *r = queues[q]->items[i];
-            if (!counts(r) || (r->state == REQ_RUNNING && request_decoding(r)))
+            if (!counts(f, r) || (r->state == REQ_RUNNING && request_decoding(r)))
                 continue;
             struct lane *l = deal(f, request_remaining(r));
             if (second)
@@ -341,7 +344,7 @@ const char *forecast_make(const struct world *w, const struct forecast_ask *ask,
     struct forecaster f = {.w = w, .ask = ask};
     memset(out, 0, sizeof *out);
     if (ask->prompt > 0 && ask->ahead_ns > 0)
-        f.rate = arrivals_now(w, ask->now_ns);
+        f.rate = arrivals_now(w, ask->now_ns) * side_share(w, ask->side);
     add_load(&f, &w->running);
     add_load(&f, &w->waiting);
     const char *why = open_lanes(&f);
@@ -352,7 +355,7 @@ const char *forecast_make(const struct world *w, const struct forecast_ask *ask,
     add_prompts(&f, false);
     add_prompts(&f, true);
     for (int i = 0; i < w->running.n; i++)
-        if (counts(w->running.items[i]) && request_decoding(w->running.items[i]))
+        if (counts(&f, w->running.items[i]) && request_decoding(w->running.items[i]))
             add_answer(&f, w->running.items[i]);
     for (int j = 0; j < f.n_kinds; j++) {
         struct kind *k = &f.kinds[j];

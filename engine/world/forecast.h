@@ -10,6 +10,7 @@
 #include "engine/world/world.h"
 
 struct forecast_ask {
+    enum side side;          /* whose requests */
     int sizes[MAX_RANKS], n; /* of the groups */
     double output;           /* tokens that an answer is expected to have yet, within what it may have; 0: all it may */
     int most;                /* tokens of a step */

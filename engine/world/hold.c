@@ -80,10 +80,17 @@ int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns)
     return n;
 }
 
+struct request *world_head_of(const struct world *w, enum side s)
+{
+    for (int i = 0; i < w->waiting.n; i++) {
+        struct request *r = w->waiting.items[i];
+        if (!r->held_until_ns && !r->parent && side_has(s, r->canary))
+            return r;
+    }
+    return NULL;
+}
+
 struct request *world_head(const struct world *w)
 {
-    for (int i = 0; i < w->waiting.n; i++)
-        if (!w->waiting.items[i]->held_until_ns && !w->waiting.items[i]->parent)
-            return w->waiting.items[i];
-    return NULL;
+    return world_head_of(w, SIDE_ALL);
 }

@@ -383,8 +383,8 @@ int64_t partition_next_ns(const struct partition *p)
 
 bool partition_admits(const struct partition *p, const struct group *g, const struct request *r)
 {
-    if (g->shut || !g->closed)
-        return !g->shut;
+    if (g->shut || !g->closed || g->canary != r->canary)
+        return !g->shut && g->canary == r->canary;
     for (int i = 0; i < p->n_pending; i++) {
         const struct switch_pending *s = &p->pending[i];
         if (s->order.mask & g->mask)

@@ -46,6 +46,7 @@ struct group {
     bool held;             /* takes no step: an order waits for its ranks */
     bool closed;           /* finishes what it has: admits only the requests that the waiting order is for */
     bool shut;             /* the policy closed it: finishes what it has */
+    bool canary;           /* a canary decides for it (side.h) */
     int n_running;         /* requests of it */
     int64_t load;          /* tokens ahead of a newcomer, as route.h counts them; of the last plan */
     int64_t busy_since_ns, last_step_ns, bound_ns; /* last_step_ns: measured duration of its last step */
@@ -162,7 +163,7 @@ int64_t partition_next_ns(const struct partition *p);
  * sequences wait to be recomputed, and the living ranks of the group form the largest groups that the node's sets
  * allow. */
 void partition_lose(struct world *w, int rank, int64_t now_ns);
-/* May this waiting request start on this group now? */
+/* May this waiting request start on this group now? One of the other side (side.h) never. */
 bool partition_admits(const struct partition *p, const struct group *g, const struct request *r);
 /* The all-reduces of these ranks (enum comm_algorithm; 0: by size), and from now on. They are a set of the shape. */
 int partition_algorithm(const struct world *w, uint64_t ranks);

@@ -24,20 +24,18 @@ void plan_begin(struct plan *p, int64_t now_ns)
     arena_reset(&p->arena);
     p->now_ns = now_ns;
     p->serial++;
-    p->n_batches = p->n_verbs = p->cap_verbs = p->n_logs = 0;
+    p->n_batches = p->n_verbs = p->cap_verbs = 0;
     p->verbs = NULL;
     p->ffn = NULL;
-    p->pressed = false;
     p->leaving = 0;
     for (int r = 0; r < w->kv.n_ranks; r++)
         p->leaving |= (uint64_t)(w->n_leaving[r] > 0) << r;
     p->blocks_free = arena_new(&p->arena, (size_t)w->kv.n_stores * sizeof *p->blocks_free);
     for (int r = 0; r < w->kv.n_stores; r++)
         p->blocks_free[r] = w->kv.ranks[r].n_free + w->kv.ranks[r].n_cached;
-    p->n_running = w->running.n;
+    p->mark = (struct plan_mark){0};
+    plan_take_side(p, world_live_side(w));
     route_count(w);
-    p->wake_ns = 0;
-    p->reason = NULL;
 }
 
 bool plan_no(struct plan *p, const char *why)
@@ -69,6 +67,7 @@ struct plan_verb *plan_add_verb(struct plan *p, enum plan_verb_kind kind, struct
     struct plan_verb *v = &p->verbs[p->n_verbs++];
     memset(v, 0, sizeof *v);
     v->kind = kind;
+    v->canary = p->side == SIDE_CANARY;
     v->request = r;
     if (r)
         r->plan_serial = p->serial;
@@ -142,6 +141,8 @@ struct request *plan_usable(struct plan *p, req_id id)
                       : plan_touched(p, r) ? "this plan has already used the request"
                       : r->busy            ? "the request is in the step that runs now"
                                            : NULL;
+    if (r && plan_is_others(p, r))
+        return NULL;
     if (why)
         plan_no(p, why);
     return why ? NULL : r;
@@ -163,6 +164,8 @@ bool plan_preempt(struct plan *p, req_id id, enum preempt_how how)
 bool plan_switch(struct plan *p, const struct switch_order *o)
 {
     const char *why = partition_refusal(p->world, o);
+    if (!why)
+        why = plan_side_refusal(p, o);
     if (why)
         return plan_no(p, why);
     for (int i = 0; i < p->n_verbs; i++)
@@ -215,6 +218,8 @@ bool plan_remap(struct plan *p, req_id id, int group, enum kv_fate fate)
         return plan_swap_out(p, r);
     if (!g)
         return plan_no(p, "no such group (any more)");
+    if (plan_is_others_group(p, g))
+        return false;
     if (!partition_admits(&p->world->partition, g, r))
         return plan_no(p, "the group admits nobody: an order waits for it");
     if (fate == FATE_KEEP && r->place != g->place)
@@ -252,6 +257,8 @@ bool plan_preempt_group(struct plan *p, int group, enum switch_when how)
     struct group *g = partition_find_slot(&w->partition, group);
     if (!g)
         return plan_no(p, "no such group (any more)");
+    if (plan_is_others_group(p, g))
+        return false;
     if (how == WHEN_HARD && !g->idle)
         return plan_no(p, "the group is running a step: a hard preempt takes effect at its end");
     if (how != WHEN_HARD) {
@@ -271,6 +278,8 @@ bool plan_open_group(struct plan *p, int group)
     const struct group *g = partition_find(&p->world->partition, group);
     if (!g)
         return plan_no(p, "no such group (any more)");
+    if (plan_is_others_group(p, g))
+        return false;
     shut(p, g, false);
     return true;
 }
@@ -278,6 +287,8 @@ bool plan_open_group(struct plan *p, int group)
 bool plan_comm(struct plan *p, uint64_t ranks, int algorithm)
 {
     const struct node_shape *s = &p->world->shape;
+    if (plan_is_shared(p))
+        return false;
     for (int i = 0; i < s->n_sets; i++)
         if (s->sets[i] == ranks) {
             struct plan_verb *v = plan_add_verb(p, PLAN_COMM, NULL);
@@ -302,6 +313,8 @@ bool plan_refuse(struct plan *p, req_id id, int code, int retry_after_s, const c
     struct request *r = request_find(&p->world->requests, id);
     if (!r)
         return plan_no(p, "no such request");
+    if (plan_is_others(p, r))
+        return false;
     if (plan_touched(p, r))
         return plan_no(p, "this plan has already used the request");
     if (r->state != REQ_WAITING || r->parked || request_output(r) > 0)
@@ -322,6 +335,8 @@ bool plan_hold(struct plan *p, req_id id, int64_t until_ns, const char *why)
     struct request *r = request_find(&p->world->requests, id);
     if (!r)
         return plan_no(p, "no such request");
+    if (plan_is_others(p, r))
+        return false;
     if (plan_touched(p, r))
         return plan_no(p, "this plan has already used the request");
     if (!until_ns && !r->held_until_ns)
@@ -371,7 +386,7 @@ bool plan_log(struct plan *p, const char *text, size_t n)
 bool plan_is_empty(const struct plan *p)
 {
     for (int i = 0; i < p->n_batches; i++)
-        if (p->batches[i]->forwarded)
+        if (p->batches[i]->forwarded && side_has(p->side, p->batches[i]->group->canary))
             return false;
     return true;
 }

@@ -65,6 +65,7 @@ enum preempt_how { PREEMPT_RECOMPUTE, PREEMPT_HARD };
 
 struct plan_verb {
     enum plan_verb_kind kind;
+    bool canary; /* the canary's, not the live policy's */
     struct request *request;
     enum preempt_how how;
     int code, retry_after_s;          /* refuse: HTTP status, seconds or -1 */
@@ -83,8 +84,21 @@ struct plan_verb {
     struct embed_rule embed;          /* embed */
 };
 
+/* Where the canary's part begins: what the plan was until then. */
+struct plan_mark {
+    bool set;
+    int n_batches, n_verbs, n_running;
+    int *blocks_free;
+    struct ffn_modes *ffn;
+    int64_t wake_ns;
+    uint64_t leaving;
+    bool pressed;
+};
+
 struct plan {
     struct world *world;
+    enum side side;        /* whose verbs are being called: they reach its groups and requests only (side.h) */
+    struct plan_mark mark; /* of the canary's part, if there is one */
     int64_t now_ns;
     uint64_t serial;
     struct arena arena;
@@ -93,20 +107,25 @@ struct plan {
     struct plan_verb *verbs;
     int n_verbs, cap_verbs;
     int *blocks_free;      /* [n_ranks] as they would be after the verbs so far */
-    int n_running;         /* the same */
+    int n_running;         /* the same, of the side */
+    int seats;             /* how many of them there may be */
     struct ffn_modes *ffn; /* the same of groups by slot, and of groups to come; NULL: no verb was about them */
     int64_t wake_ns;       /* 0: none; else absolute */
     int n_logs;
     uint64_t leaving;   /* ranks from which KV is on its way to host memory, or will be by this plan */
-    bool pressed;       /* a request gave way because KV ran out: no new one starts in this plan */
+    bool pressed;       /* a request of the side gave way because KV ran out: no new one starts in this plan */
     bool apart;         /* it is never carried out, so nobody is to notice it: sources of draft tokens are not asked */
     const char *reason; /* why the last verb was refused */
 };
 
 void plan_init(struct plan *p, struct world *w);
 void plan_free(struct plan *p);
-/* Forgets everything and begins a new one at this time. */
+/* Forgets everything and begins a new one at this time, of the live policy. */
 void plan_begin(struct plan *p, int64_t now_ns);
+/* From here on the verbs are a canary's, on the plan as it stands. Called again, what it has put in since goes, and it
+ * begins once more. plan_end_canary: the plan is one whole. */
+void plan_begin_canary(struct plan *p);
+void plan_end_canary(struct plan *p);
 
 /* A batch for an idle group; one per group and plan. NULL with p->reason. */
 struct plan_batch *plan_batch(struct plan *p, int group);
@@ -189,7 +208,7 @@ bool plan_hold(struct plan *p, req_id id, int64_t until_ns, const char *why);
 bool plan_deals_with(const struct plan *p, const struct request *r);
 bool plan_wake(struct plan *p, double after_ms);           /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
-bool plan_is_empty(const struct plan *p);                  /* no forward */
+bool plan_is_empty(const struct plan *p);                  /* no forward, of the side */
 /* Carries out preemptions, remaps, orders, choices of algorithms, of FFN modes and of where FFN weights lie, starts and
  * block reservations of the forwarded batches; cannot fail. Refusals, probes, conclusions and log lines are the
  * caller's to act on. */

@@ -21,8 +21,8 @@ static struct request *find_probe(const struct plan *p, int place, int blocks)
     const struct req_queue *q = &p->world->running;
     for (int i = q->n - 1; i >= 0 && p->world->n_probes_running; i--) {
         struct request *v = q->items[i];
-        if (v->parent && !v->busy && !v->n_moving && v->n_blocks && !plan_touched(p, v) &&
-            lies_on_scarce(p, v, place, blocks))
+        if (v->parent && side_has(p->side, v->canary) && !v->busy && !v->n_moving && v->n_blocks &&
+            !plan_touched(p, v) && lies_on_scarce(p, v, place, blocks))
             return v;
     }
     return NULL;
@@ -42,7 +42,7 @@ static struct request *find_victim(const struct plan *p, const struct request *r
             struct request *v = queues[q]->items[i];
             if (request_compare(v, r) <= 0)
                 break;
-            if (v->n_moving)
+            if (v->n_moving || !side_has(p->side, v->canary))
                 continue; /* what is on its way to its blocks holds them, too */
             if (!v->busy && v->n_blocks && !plan_touched(p, v) && lies_on_scarce(p, v, place, blocks))
                 return v;
@@ -89,6 +89,8 @@ struct plan_batch *plan_batch(struct plan *p, int group)
     p->reason = NULL;
     if (!g)
         p->reason = "no such group (any more)";
+    else if (plan_is_others_group(p, g))
+        return NULL;
     else if (!g->idle)
         p->reason = "the group is running a step";
     else if (g->held)
@@ -226,8 +228,9 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
 {
     const struct plan *p = b->plan;
     const struct world *w = p->world;
-    if (p->n_running >= w->limits.max_num_seqs)
-        return "max_num_seqs requests are running";
+    if (p->n_running >= p->seats)
+        return p->side == SIDE_ALL ? "max_num_seqs requests are running"
+                                   : "its side's share of max_num_seqs requests is running";
     if (!world_eligible(w, r))
         return r->held_until_ns ? "it is held: act.hold(id, nil) lets it go"
                                 : "it waits for the prompt it shares with a sibling";
@@ -344,7 +347,8 @@ int plan_prefill(struct plan_batch *b, const req_id *list, int n, int budget)
         n = w->waiting.n;
     for (int i = 0; i < n && !p->pressed && rows_left(b, budget) > 0; i++) {
         struct request *r = list ? request_find(&w->requests, list[i]) : w->waiting.items[i];
-        if (!r || r->state != REQ_WAITING || plan_touched(p, r) || !world_eligible(w, r))
+        if (!r || r->state != REQ_WAITING || !side_has(p->side, r->canary) || plan_touched(p, r) ||
+            !world_eligible(w, r))
             continue; /* gone, or already used, or waiting for a sibling: that is not an error */
         bool fits = fits_empty(b, r) && (!r->parked || r->place == b->group->place || world_in_host(w, r));
         if (!fits || r->n_moving || !partition_admits(&w->partition, b->group, r))

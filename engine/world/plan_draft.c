@@ -141,7 +141,7 @@ bool plan_draft(struct plan *p, req_id id, const struct draft_wish *w, struct dr
     g->n = g->match = 0;
     g->score = 0;
     p->reason = why_not(p, r, b, w->tree);
-    if (p->reason)
+    if (p->reason || plan_is_others(p, r))
         return false;
     struct plan_item *it = &b->items[r->plan_item];
     if (w->next > 0 || (w->next == 0 && !it->drafts.n))
@@ -193,6 +193,8 @@ double plan_draft_ns(const struct plan_batch *b, int source, int n, int requests
 
 bool plan_evict(struct plan *p, enum draft_evict rule)
 {
+    if (p->side == SIDE_CANARY)
+        return plan_no(p, "what is kept for draft tokens is the live policy's to decide");
     if (!draft_keeps(p->world->drafts))
         return plan_no(p, "nothing that was said is kept here for draft tokens");
     plan_add_verb(p, PLAN_EVICT, NULL)->evict = rule;

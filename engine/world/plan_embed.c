@@ -4,6 +4,8 @@
 bool plan_embed(struct plan *p, struct embed_rule r)
 {
     const struct embed_link *l = p->world->embed;
+    if (p->side == SIDE_CANARY)
+        return plan_no(p, "the encoder is the live policy's to decide");
     if (!l)
         return plan_no(p, "no encoder is served beside this model, or the server records");
     if (r.replicas > l->n_replicas)

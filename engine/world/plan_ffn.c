@@ -94,6 +94,8 @@ bool plan_ffn(struct plan *p, int group, int from, int to, enum ffn_mode mode)
     const struct group *g = group == PLAN_ALL_GROUPS ? NULL : partition_find(&p->world->partition, group);
     if (!f)
         return plan_no(p, not_pooled);
+    if (g ? plan_is_others_group(p, g) : group == PLAN_ALL_GROUPS && plan_is_shared(p))
+        return false;
     if (group != PLAN_ALL_GROUPS && !g)
         return plan_no(p, "no such group (any more)");
     if (!is_range(p, from, to))
@@ -167,7 +169,7 @@ bool plan_weights(struct plan *p, int from, int to, bool replicated)
     const struct world *w = p->world;
     if (!w->ffn)
         return plan_no(p, not_pooled);
-    if (!is_range(p, from, to))
+    if (plan_is_shared(p) || !is_range(p, from, to))
         return false;
     if (is_decided(p, from, to))
         return plan_no(p, "this plan has already said how one of these layers lies");

@@ -5,7 +5,7 @@ bool plan_probe(struct plan *p, req_id id)
 {
     struct request *r = request_find(&p->world->requests, id);
     p->reason = probe_refusal(p->world, r);
-    if (p->reason)
+    if (p->reason || plan_is_others(p, r))
         return false;
     for (int i = 0; i < p->n_verbs; i++)
         if (p->verbs[i].request == r && p->verbs[i].kind == PLAN_PROBE)

@@ -103,6 +103,7 @@ struct request {
     int n_blocks, cap_blocks;
     int place;            /* of its blocks; means nothing while n_blocks is 0 */
     int group;            /* id of the group it runs in; 0: waiting */
+    bool canary;          /* a canary decides for it (side.h) */
     int n_moving;         /* copies of its KV under way */
     bool sought;          /* on the disk: what was there is, or was, on its way to host memory */
     uint64_t moving_from; /* the ranks that those copies read */

@@ -46,7 +46,7 @@ bool route_here(const struct plan_batch *b, struct request *r)
     int64_t mine = cost_in(b->plan, b->group, r), other = INT64_MAX;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
-        int64_t cost = g == b->group ? INT64_MAX : cost_in(b->plan, g, r);
+        int64_t cost = g == b->group || g->canary != b->group->canary ? INT64_MAX : cost_in(b->plan, g, r);
         other = cost < other ? cost : other;
     }
     if (mine == INT64_MAX) /* no group is certain to have room: the one that asks may find that it has */

@@ -12,6 +12,10 @@ struct tenant {
     char name[NAME_BYTES];
     int n_waiting, n_running;
     int64_t waiting_tokens; /* prompt tokens of the waiting */
+    struct {
+        int n_waiting, n_running;
+        int64_t waiting_tokens;
+    } canary; /* of all that, what is on the side of a canary (side.h) */
 };
 
 struct tenants {

@@ -58,26 +58,6 @@ static void note_arrival(struct world *w, int64_t now_ns)
     w->last_arrival_ns = now_ns;
 }
 
-/* One more that waits, or one less; its tokens do not change while it does. */
-static void count_waiting(struct world *w, struct request *r, int sign)
-{
-    if (r->parent) {
-        w->n_probes_waiting += sign;
-        return;
-    }
-    w->waiting_tokens += sign * r->n_tokens;
-    r->tenant->n_waiting += sign;
-    r->tenant->waiting_tokens += sign * r->n_tokens;
-}
-
-static void count_running(struct world *w, struct request *r, int sign)
-{
-    if (r->parent)
-        w->n_probes_running += sign;
-    else
-        r->tenant->n_running += sign;
-}
-
 int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct request **out, struct err *e)
 {
     const struct limits *l = &w->limits;
@@ -92,7 +72,8 @@ int world_submit(struct world *w, struct request_spec *s, int64_t now_ns, struct
     r->key = (double)s->arrival_ns * 1e-9 + (s->offline ? OFFLINE_BEHIND_S : 0);
     r->waiting_since_ns = r->progress_ns = now_ns;
     r->tenant = tenants_enter(&w->tenants, s->tenant);
-    count_waiting(w, r, 1);
+    r->canary = side_of_new(w, s);
+    world_count_waiting(w, r, 1);
     w->n_submitted++;
     metrics_add(w->metrics, C_SUBMITTED, 1);
     note_arrival(w, now_ns);
@@ -118,9 +99,10 @@ struct request *world_add_probe(struct world *w, struct request_spec *s, struct 
     probe->state = REQ_WAITING;
     probe->order = w->next_order++;
     probe->key = r->key;
+    probe->canary = r->canary;
     probe->waiting_since_ns = probe->progress_ns = now_ns;
     share_keys(probe, r);
-    count_waiting(w, probe, 1);
+    world_count_waiting(w, probe, 1);
     w->n_submitted++;
     queue_insert(&w->waiting, probe);
     return probe;
@@ -209,11 +191,19 @@ int world_prefix(const struct world *w, struct request *r, int place)
     return s->n_blocks;
 }
 
+/* Does another policy decide about ranks of this place (side.h)? Nobody holds its blocks for this request. */
+static bool is_of_other_side(const struct world *w, const struct request *r, int place)
+{
+    uint64_t others = r->canary ? ~w->sides.ranks : w->sides.ranks;
+    return w->sides.ranks && place != w->kv.host_place && kv_place(&w->kv, place)->mask & others;
+}
+
 int world_prefix_elsewhere(const struct world *w, struct request *r, int but, int min_tokens, int *n_blocks)
 {
     int best = -1, had = min_tokens;
     for (int p = 0; p < w->kv.n_places; p++) {
-        if (p == but || p == w->kv.disk_place || kv_place(&w->kv, p)->mask & w->partition.dead_ranks)
+        if (p == but || p == w->kv.disk_place || kv_place(&w->kv, p)->mask & w->partition.dead_ranks ||
+            is_of_other_side(w, r, p))
             continue;
         int n = prefix_from(w, r, p, had), tokens = n * kv_place(&w->kv, p)->tokens_per_block;
         if (tokens > min_tokens) {
@@ -264,8 +254,8 @@ static void set_parked(struct world *w, struct request *r, bool parked)
 static void run(struct world *w, struct request *r, struct group *g)
 {
     queue_delete(&w->waiting, r);
-    count_waiting(w, r, -1);
-    count_running(w, r, 1);
+    world_count_waiting(w, r, -1);
+    world_count_running(w, r, 1);
     r->state = REQ_RUNNING;
     queue_insert(&w->running, r);
     join_group(r, g);
@@ -501,8 +491,8 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         queue_delete(&w->running, r);
         r->state = REQ_WAITING;
         r->waiting_since_ns = r->parked_ns = now_ns;
-        count_running(w, r, -1);
-        count_waiting(w, r, 1);
+        world_count_running(w, r, -1);
+        world_count_waiting(w, r, 1);
         queue_insert(&w->waiting, r);
         r->n_preempted++;
         if (!r->parent)
@@ -580,9 +570,9 @@ void world_end(struct world *w, struct request *r, enum ending how)
     ASSERT(!r->busy && r->state != REQ_FREE && how != END_NONE);
     queue_delete(queue_of(w, r), r);
     if (r->state == REQ_WAITING)
-        count_waiting(w, r, -1);
+        world_count_waiting(w, r, -1);
     else
-        count_running(w, r, -1);
+        world_count_running(w, r, -1);
     if (r->parent)
         probe_end(w, r, how == END_STOP || how == END_LENGTH);
     else

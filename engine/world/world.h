@@ -17,6 +17,7 @@
 #include "engine/world/replica.h"
 #include "engine/world/request.h"
 #include "engine/world/residency.h"
+#include "engine/world/side.h"
 #include "engine/world/tenants.h"
 
 enum { QUEUE_JOURNAL = 64, HOLD_REASONS = 16 };
@@ -89,6 +90,7 @@ struct world {
     struct req_queue waiting, running;
     int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
+    struct world_sides sides;        /* what a canary has of all that */
     int n_held;                      /* of the waiting, those that the policy holds back */
     struct holds holds;              /* their reasons */
     int n_parked;                    /* of the waiting, those whose KV is kept */
@@ -195,8 +197,9 @@ void world_forget_hold(struct world *w, struct request *r); /* one that ends whi
 /* Lets those go whose time is up (all: everybody). Returns how many; *next_ns: when the next one's is (INT64_MAX: none
  * is held). */
 int world_let_go(struct world *w, int64_t now_ns, bool all, int64_t *next_ns);
-struct request *
-world_head(const struct world *w); /* the first waiting request that is not held, and no probe; NULL: none */
+/* The first waiting request that is not held, and no probe; of a side. NULL: none. */
+struct request *world_head(const struct world *w);
+struct request *world_head_of(const struct world *w, enum side s);
 /* Does its KV lie, parked, where there is no group? Then it waits until it is moved, or its time to be parked is up. */
 bool world_strands(const struct world *w, const struct request *r);
 /* The policy that has parked them goes. Those whose placement no group has, now or later, begin again (world_unpark):
@@ -213,7 +216,8 @@ void world_commit(struct world *w, struct request *r, int n_computed);
 void world_end(struct world *w, struct request *r, enum ending how);
 /* Tokens that the widest possible group of living ranks can cache: what a single request may need at most. */
 int64_t world_capacity(const struct world *w);
-int64_t world_group_capacity(const struct world *w); /* tokens that the roomiest group can cache, as groups are now */
+/* Tokens that the roomiest group of a side can cache, as groups are now. */
+int64_t world_group_capacity(const struct world *w, enum side s);
 /* Do the living ranks suffice for it: for all that it asked for as long as it has no output, afterwards for what it has
  * so far (it may well end by itself)? */
 bool world_suffices(const struct world *w, const struct request *r);

@@ -39,9 +39,10 @@ static bool requests_check(const struct world *w)
         if (w->waiting.items[i]->n_blocks && !w->waiting.items[i]->parked)
             return false; /* find_victim counts on it */
     }
-    return partition_check(w) && queue_check(&w->waiting, REQ_WAITING) && queue_check(&w->running, REQ_RUNNING) &&
-           w->waiting.n + w->running.n == w->requests.n_live && waiting_tokens == w->waiting_tokens &&
-           tenants_check(w) && held == w->n_held && held == held_by_reason(&w->holds) && parked == w->n_parked &&
+    return partition_check(w) && side_check(w) && queue_check(&w->waiting, REQ_WAITING) &&
+           queue_check(&w->running, REQ_RUNNING) && w->waiting.n + w->running.n == w->requests.n_live &&
+           waiting_tokens == w->waiting_tokens && tenants_check(w) && held == w->n_held &&
+           held == held_by_reason(&w->holds) && parked == w->n_parked &&
            w->n_submitted == w->n_ended + (uint64_t)w->requests.n_live;
 }
 

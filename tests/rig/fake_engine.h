@@ -21,6 +21,7 @@
 #include "engine/base/thread.h"
 #include "engine/engine.h"
 #include "engine/shadow.h"
+#include "engine/canary_order.h"
 
 enum { FAKE_EOS = 257, FAKE_MAX = 4096, FAKE_SEEN = 16 };
 
@@ -200,13 +201,21 @@ static void fake_look(struct fake *f, const struct request_spec *s)
     snprintf(seen->salt, sizeof seen->salt, "%.127s", s->salt);
 }
 
-static void fake_shadow(struct fake *f, const struct engine_message *m)
+/* Policies beside the live one: any may begin, and none runs. */
+static void fake_beside(struct fake *f, const struct engine_message *m)
 {
-    struct shadow_order *o = m->payload;
-    if (o->policy.ops->destroy)
-        o->policy.ops->destroy(o->policy.ctx);
-    mem_free(o);
-    fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
+    struct policy *p = m->kind == IN_SHADOW   ? &((struct shadow_order *)m->payload)->policy
+                       : m->kind == IN_CANARY ? &((struct canary_order *)m->payload)->policy
+                                              : NULL;
+    if (p && p->ops->destroy)
+        p->ops->destroy(p->ctx);
+    if (p)
+        fake_reply(f, m->tag, 0, "{\"state\":\"on\"}");
+    else if (m->kind == IN_SHADOW_END || m->kind == IN_CANARY_END)
+        fake_reply(f, m->tag, E_NOTFOUND, "no policy decides beside the live one");
+    else
+        fake_reply(f, m->tag, 0, "{\"state\":\"none\"}");
+    mem_free(m->payload);
 }
 
 /* false: stop. */
@@ -246,13 +255,12 @@ static bool fake_take(struct fake *f, struct engine_message *m)
         fake_policy(f, m);
         break;
     case IN_SHADOW:
-        fake_shadow(f, m);
-        break;
     case IN_SHADOW_END:
-        fake_reply(f, m->tag, E_NOTFOUND, "no policy decides beside the live one");
-        break;
     case IN_SHADOW_STATE:
-        fake_reply(f, m->tag, 0, "{\"state\":\"none\"}");
+    case IN_CANARY:
+    case IN_CANARY_END:
+    case IN_CANARY_STATE:
+        fake_beside(f, m);
         break;
     case IN_ROLLBACK:
         fake_reply(f, m->tag, E_NOTFOUND, "there is no previous policy to go back to");

@@ -32,6 +32,7 @@ struct rig_knobs {
     int64_t hard_ns;
     const struct backend_ops *ops; /* NULL: those of the simulated device */
     const struct ffn_setup *ffn;   /* pooled weights; NULL: not */
+    const struct witness *witness; /* NULL: none */
 };
 
 struct rig {
@@ -87,6 +88,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                              .fail_rank = k->fail_rank,
                              .fail_at_step = k->fail_at_step,
                              .shadow_share = k->shadow_share,
+                             .witness = k->witness,
                              .clock = &t->clock,
                              .quiet = true};
     policy_fcfs(&s.policy);

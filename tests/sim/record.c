@@ -17,6 +17,7 @@
 
 #include "engine/base/file.h"
 #include "engine/base/thread.h"
+#include "engine/canary_order.h"
 #include "engine/lab/drafts.h"
 #include "engine/lab/recording/record.h"
 #include "engine/lab/recording/recording_digest.h"
@@ -34,6 +35,7 @@ struct subject {
                  it */
     bool pooled; /* FFN weights, on a device that says what that costs */
     bool drafts;
+    bool canary; /* groups of one rank that stay, and canaries on some of them that come and go */
 };
 
 struct paths {
@@ -77,11 +79,12 @@ static struct policy chaos_for(struct chaos *c, const struct subject *s, uint64_
 {
     memset(c, 0, sizeof *c);
     rng_init(&c->rng, seed);
-    c->every = 5;
+    c->every = s->canary ? INT32_MAX : 5;
     c->budget = 96;
     c->bad = s->bad;
     c->drafts = s->drafts;
     chaos_partitions(c, s->ranks);
+    c->points = s->canary;
     struct policy p = chaos_policy(c);
     if (s->drafts)
         p.ops = &torn_now_and_then;
@@ -143,12 +146,33 @@ static void give_order(struct engine *engine, struct rng *rng)
     mem_free(p);
 }
 
-static int count_ends(struct engine *engine)
+/* Groups by the ids that the first ones have; of some that is no more, and of some it never was. */
+static void order_canary(struct engine *engine, struct rng *rng, int ranks)
+{
+    struct canary_order *o = mem_new(sizeof *o);
+    if (rng_below(rng, 3) == 0) {
+        mem_free(o);
+        tell(engine, (struct engine_message){.kind = IN_CANARY_END});
+        return;
+    }
+    policy_fcfs(&o->policy);
+    o->for_ns = (int64_t)rng_below(rng, 8000000) + 1;
+    for (int slot = 0; slot < ranks && o->n_groups < ranks; slot++)
+        if (rng_below(rng, 2))
+            o->groups[o->n_groups++] = slot * (MAX_RANKS + 1) + 1;
+    if (!o->n_groups)
+        o->groups[o->n_groups++] = 2;
+    tell(engine, (struct engine_message){.kind = IN_CANARY, .payload = o});
+}
+
+/* Endings of requests; *canaries: of canaries, besides. */
+static int count_ends(struct engine *engine, int *canaries)
 {
     struct engine_event ev;
     int n = 0;
     while (queue_take(engine_outbox(engine), &ev)) {
         n += ev.kind == EV_END;
+        *canaries += ev.kind == EV_POLICY && strstr(ev.payload, "\"canary-end\"");
         mem_free(ev.payload);
     }
     return n;
@@ -157,7 +181,7 @@ static int count_ends(struct engine *engine)
 static void drive(struct engine *engine, const struct subject *s, const struct clock *clock)
 {
     struct rng rng;
-    int ended = 0;
+    int ended = 0, canaries = 0;
     rng_init(&rng, s->seed);
     for (uint64_t tag = 1; tag <= REQUESTS; tag++) {
         tell(engine, (struct engine_message){.kind = IN_SUBMIT, .payload = spec_new(&rng, tag, clock_now(clock))});
@@ -167,15 +191,18 @@ static void drive(struct engine *engine, const struct subject *s, const struct c
                                                  .code = rng_below(&rng, 2) ? END_ABORT : END_STOP});
         if (s->orders && rng_below(&rng, 10) == 0)
             give_order(engine, &rng);
+        if (s->canary && rng_below(&rng, 5) == 0)
+            order_canary(engine, &rng, s->ranks);
         if (rng_below(&rng, 3) == 0)
             queue_wait(engine_outbox(engine), (int64_t)rng_below(&rng, 2000000));
-        ended += count_ends(engine);
+        ended += count_ends(engine, &canaries);
     }
     for (int i = 0; ended < REQUESTS && i < 60000; i++) {
         queue_wait(engine_outbox(engine), 1000000);
-        ended += count_ends(engine);
+        ended += count_ends(engine, &canaries);
     }
     assert_int_equal(ended, REQUESTS);
+    assert_true((canaries > 3) == s->canary);
 }
 
 /* Costs that differ from step to step. */
@@ -268,6 +295,7 @@ static void record(const struct subject *s, const char *path)
                                             .probation_ns = s->orders ? 30000000 : 0,
                                             .park_ns = 20000000},
                                  .n_ranks = s->ranks,
+                                 .start = {s->canary, s->canary, s->canary},
                                  .fail_rank = s->fail_rank,
                                  .fail_at_step = s->fail_at_step,
                                  .kv_dtype = DT_F16,
@@ -354,20 +382,22 @@ static struct played play(const struct subject *s, const char *path, uint64_t se
 }
 
 static const struct subject subjects[] = {
-    {"tests/data/sim_model.json", 1, 0, 0, 1, true, false, false, false, false},
-    {"tests/data/sim_model.json", 1, 0, 0, 2, false, true, false, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 3, true, false, false, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 4, true, true, false, false, false},
-    {"tests/data/sim_ranks.json", 4, 2, 40, 5, true, true, false, false, false},
-    {"tests/data/sim_ranks.json", 2, 1, 25, 6, false, false, false, false, false},
-    {"tests/data/sim_ranks.json", 8, 0, 0, 7, true, true, false, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 8, true, true, true, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 9, true, false, true, false, false},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 10, true, true, false, true, false},
-    {"tests/data/sim_ranks.json", 8, 3, 30, 11, false, false, true, true, false},
-    {"tests/data/sim_model.json", 1, 0, 0, 12, true, false, false, false, true},
-    {"tests/data/sim_ranks.json", 4, 2, 40, 13, true, false, false, false, true},
-    {"tests/data/sim_ranks.json", 4, 0, 0, 14, false, false, false, true, true},
+    {"tests/data/sim_model.json", 1, 0, 0, 1, true, false, false, false, false, false},
+    {"tests/data/sim_model.json", 1, 0, 0, 2, false, true, false, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 3, true, false, false, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 4, true, true, false, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 2, 40, 5, true, true, false, false, false, false},
+    {"tests/data/sim_ranks.json", 2, 1, 25, 6, false, false, false, false, false, false},
+    {"tests/data/sim_ranks.json", 8, 0, 0, 7, true, true, false, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 8, true, true, true, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 9, true, false, true, false, false, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 10, true, true, false, true, false, false},
+    {"tests/data/sim_ranks.json", 8, 3, 30, 11, false, false, true, true, false, false},
+    {"tests/data/sim_model.json", 1, 0, 0, 12, true, false, false, false, true, false},
+    {"tests/data/sim_ranks.json", 4, 2, 40, 13, true, false, false, false, true, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 14, false, false, false, true, true, false},
+    {"tests/data/sim_ranks.json", 4, 0, 0, 15, true, false, false, false, false, true},
+    {"tests/data/sim_ranks.json", 4, 2, 60, 16, true, true, false, false, false, true},
 };
 
 static void decisions_come_out_the_same(void **state)

@@ -102,7 +102,7 @@ static void lines_that_are_wrong(void **state)
     static const struct {
         const char *line, *says;
     } cases[] = {
-        {"y 1", "f:2: the line must be of a kind that recordings have, not 'y"},
+        {"i 1", "f:2: the line must be of a kind that recordings have, not 'i"},
         {"hello", "f:2: the line must be of a kind that recordings have, not 'hello'"},
         {"t x", "f:2: time must be a whole number from 0"},
         {"t -1", "f:2: time must be"},
@@ -126,6 +126,14 @@ static void lines_that_are_wrong(void **state)
         {"s 1 1 0 1 1 1 1 1 1 - 0 1 5", "f:2: key must be"},
         {"m 1 0 0 0", "f:2: number must be"},
         {"g 1 n abc", "f:2: params must be there"},
+        {"y 1 n abc 1 5", "f:2: params must be there"},
+        {"y 1 n abc 1,x 5 {}", "f:2: groups must be a whole number from 1 to"},
+        {"y 1 n abc 1, 5 {}", "f:2: groups must be a whole number from 1 to"},
+        {"y 1 n abc 0 5 {}", "f:2: groups must be a whole number from 1 to"},
+        {"y 1 n abc 1,66,131 5 {}", "f:2: groups must be no more than there are ranks, not '131'"},
+        {"y 1 n abc 1 0 {}", "f:2: for must be a whole number from 1 to"},
+        {"y 1 n", "f:2: groups must be"},
+        {"u 1 2", "f:2: the line must be at its end, not '2'"},
         {"q 1", "f:2: plan must be there"},
         {"l 1 0 - - - - -", "f:2: max_num_seqs must be a whole number from 1 to 4096, not '0'"},
         {"l 1 4 65 - - - -", "f:2: max_num_batched_tokens must be a whole number from 1 to 64, not '65'"},

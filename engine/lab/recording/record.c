@@ -23,6 +23,8 @@
  *   their steps or for a group that waits; or what had come was dropped
  * - w time layer start gives_up rc: the copies of a pooled FFN layer are whole, could not be made, or are gone
  * - g time name sha256 params: another policy goes live
+ * - y time name sha256 groups for params: a canary begins: the ids of its groups with commas between, ns that it has
+ * - u time: an order ends it
  * - j time params: its params change
  * - l time max_num_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens park starvation: an operator
  *   sets limits, the last two in ns; '-': one that stays
@@ -48,6 +50,7 @@
 #include <sys/random.h>
 
 #include "engine/base/mem.h"
+#include "engine/canary_order.h"
 #include "engine/lab/recording/record_file.h"
 #include "engine/lab/recording/record_inner.h"
 #include "engine/lab/recording/record_plan.h"
@@ -251,21 +254,37 @@ static void put_limits(struct buf *out, const struct limits_order *o)
             buf_puts(out, " -");
 }
 
+static void put_policy(struct buf *out, const struct policy *p)
+{
+    buf_putc(out, ' ');
+    record_name(out, p->name);
+    buf_printf(out, " %s ", p->sha256);
+}
+
+static void put_canary(struct buf *out, const struct canary_order *o)
+{
+    put_policy(out, &o->policy);
+    for (int i = 0; i < o->n_groups; i++)
+        buf_printf(out, "%s%d", i ? "," : "", o->groups[i]);
+    put_i64(out, o->for_ns);
+    buf_putc(out, ' ');
+    record_params(out, &o->policy);
+}
+
 static void ordered(void *ctx, int64_t now, const struct engine_message *m)
 {
     static const char kinds[] = {
-        [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r',
-        [IN_DRAIN] = 'd',  [IN_STOP] = 'x',   [IN_LIMITS] = 'l'};
+        [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r', [IN_DRAIN] = 'd',
+        [IN_STOP] = 'x',   [IN_LIMITS] = 'l', [IN_CANARY] = 'y',   [IN_CANARY_END] = 'u'};
     struct recorder *r = ctx;
     struct buf *out = line(r, kinds[m->kind], now);
     if (!out)
         return;
     if (m->kind == IN_POLICY) {
-        const struct policy *p = m->payload;
-        buf_putc(out, ' ');
-        record_name(out, p->name);
-        buf_printf(out, " %s ", p->sha256);
-        record_params(out, p);
+        put_policy(out, m->payload);
+        record_params(out, m->payload);
+    } else if (m->kind == IN_CANARY) {
+        put_canary(out, m->payload);
     } else if (m->kind == IN_PARAMS) {
         put_json_line(out, m->payload, m->n);
     } else if (m->kind == IN_LIMITS) {

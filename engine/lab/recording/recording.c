@@ -414,6 +414,21 @@ static void live_policy(struct fields *f, struct recorded *out)
     out->text = rest(f, "params");
 }
 
+/* "1,3": at most as many as there can be groups. */
+static void canary(const struct recording *r, struct fields *f, struct recorded *out)
+{
+    name(f, "name", out->name);
+    snprintf(out->sha256, sizeof out->sha256, "%s", word(f));
+    for (char *rest_of = (char *)word(f), *text; (text = strsep(&rest_of, ",")) && !f->rc;) {
+        if (out->n_groups == r->head.facts.n_ranks)
+            wrong(f, "groups", "no more than there are ranks", text);
+        else
+            out->groups[out->n_groups++] = (int)parse_number(f, "groups", text, 1, INT32_MAX);
+    }
+    out->ns = number(f, "for", 1, RECORDING_MAX_NS);
+    out->text = rest(f, "params");
+}
+
 static void new_limits(const struct recording *r, struct fields *f, struct limits_order *out)
 {
     for (int i = 0; i < LIMIT_COUNT && !f->rc; i++) {
@@ -472,6 +487,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
     case 'g':
         live_policy(f, out);
         break;
+    case 'y':
+        canary(r, f, out);
+        break;
     case 'j':
         out->text = rest(f, "params");
         break;
@@ -482,6 +500,7 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         out->text = rest(f, "plan");
         break;
     case 'b':
+    case 'u':
     case 'r':
     case 'd':
     case 'x':

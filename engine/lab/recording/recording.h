@@ -65,7 +65,7 @@ struct recorded {
     bool logprobs, open_ended, offline;
     int choice; /* of what its client asked for */
     double slo_ttft_ms, slo_tpot_ms;
-    char name[NAME_BYTES], tenant[NAME_BYTES]; /* g: name of the policy */
+    char name[NAME_BYTES], tenant[NAME_BYTES]; /* g y: name of the policy */
     /* c e */
     enum ending ending;
     int n_output, n_cached;
@@ -98,9 +98,11 @@ struct recorded {
     /* m */
     uint64_t serial;
     int64_t bytes; /* h, too */
-    /* g j q */
+    /* g j q y */
     const char *text; /* params, or the plan as record_plan wrote it */
     char sha256[65];
+    /* y; ns: how long it may run */
+    int groups[MAX_RANKS], n_groups;
     /* l */
     struct limits_order limits; /* each such as the recorded node could have been opened with */
     /* v p */
