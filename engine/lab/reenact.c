@@ -275,6 +275,8 @@ static int play_policy(struct reenactor *r, const struct recorded *x, struct err
         return 0;
     }
     TRY(rc);
+    p->predicted = r->predicted;
+    r->predicted = (struct prediction){0};
     engine_take(r->d.engine, &(struct engine_message){.kind = IN_POLICY, .payload = p});
     return 0;
 }
@@ -398,6 +400,9 @@ static int play(struct reenactor *r, struct err *e)
         break;
     case 'w':
         reenact_replica(r, x);
+        break;
+    case 'o':
+        r->predicted = x->predicted;
         break;
     case 'g':
         TRY(play_policy(r, x, e));

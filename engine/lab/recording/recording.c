@@ -414,6 +414,38 @@ static void live_policy(struct fields *f, struct recorded *out)
     out->text = rest(f, "params");
 }
 
+static double real(struct fields *f, const char *field, double least, double most)
+{
+    const char *text = word(f);
+    char *end = NULL;
+    double v = (*text >= '0' && *text <= '9') || *text == '-' ? strtod(text, &end) : 0;
+    if (end && !*end && isfinite(v) && v >= least && v <= most)
+        return v;
+    wrong(f, field, "a number in its range", text);
+    return least;
+}
+
+static void prediction(struct fields *f, struct prediction *out)
+{
+    const double many = 1e15;
+    out->is_strict = number(f, "strict", 0, 1);
+    out->is_made = number(f, "made", 0, 1);
+    out->ago_s = real(f, "ago", 0, many);
+    out->window_s = real(f, "window", 0, many);
+    out->n_requests = real(f, "requests", 0, many);
+    out->guessed = real(f, "guessed", 0, 1);
+    for (int i = 0; i < PREDICTED_COUNT; i++) {
+        struct predicted_change *c = &out->changes[i];
+        c->n_stretches = (int)number(f, "n", 0, INT32_MAX);
+        c->change = real(f, "change", -1, many);
+        c->least = real(f, "least", -1, many);
+        c->most = real(f, "most", -1, many);
+    }
+    out->shadow.n_asked = (uint64_t)number(f, "asked", 0, INT64_MAX);
+    out->shadow.n_equal = (uint64_t)number(f, "equal", 0, INT64_MAX);
+    out->shadow.n_failed = (uint64_t)number(f, "failed", 0, INT64_MAX);
+}
+
 static void new_limits(const struct recording *r, struct fields *f, struct limits_order *out)
 {
     for (int i = 0; i < LIMIT_COUNT && !f->rc; i++) {
@@ -471,6 +503,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         break;
     case 'g':
         live_policy(f, out);
+        break;
+    case 'o':
+        prediction(f, &out->predicted);
         break;
     case 'j':
         out->text = rest(f, "params");

@@ -101,6 +101,8 @@ struct recorded {
     /* g j q */
     const char *text; /* params, or the plan as record_plan wrote it */
     char sha256[65];
+    /* o */
+    struct prediction predicted;
     /* l */
     struct limits_order limits; /* each such as the recorded node could have been opened with */
     /* v p */
