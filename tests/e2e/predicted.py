@@ -119,7 +119,7 @@ def until(result, tries):
 
 
 def what_comes_as_predicted_is_kept():
-    with Server(*FLAGS) as s:
+    with Server(*FLAGS, policy="fcfs") as s:
         it, p, end = until("as_predicted", (lambda: foretold(s, another(PLAIN)) for _ in range(6)))
         said = p["probation"]["prediction"]
         assert said["result"] == "unknown" and not said["strict"] and said["what_if"]["ago_s"] < WAIT_S, said
@@ -140,7 +140,7 @@ def what_comes_as_predicted_is_kept():
 
 def a_miss_is_told_and_goes_back_where_it_was_ordered():
     words = r"worse than predicted: .*TTFT \+\d+% \(95% sure of \+\d+% to \+\d+%\), predicted [+-]\d+%"
-    with Server(*FLAGS) as s:
+    with Server(*FLAGS, policy="fcfs") as s:
         it, p, end = until("worse", (lambda: foretold(s, another(DELAYING), n=6) for _ in range(6)))
         assert end["outcome"] == "committed" and re.search(words, end["reason"]), end
         assert record(s, "commit", p["active"]["sha256"])["reason"] == end["reason"]
@@ -158,7 +158,7 @@ def a_miss_is_told_and_goes_back_where_it_was_ordered():
 
 
 def nobody_is_held_to_what_was_not_predicted():
-    with Server(*FLAGS) as s, tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
+    with Server(*FLAGS, policy="fcfs") as s, tempfile.NamedTemporaryFile("w", suffix=".lua") as f:
         for _ in range(30):
             s.complete(5)
         text = another(PLAIN)
