@@ -8,9 +8,9 @@
 #include "engine/base/json.h"
 #include "engine/guard_stats.h"
 
-static const double MISSED = 1e-4;     /* a chance below it is none */
-static const double UNSURE = 0.01;     /* one below that is worth another look */
-static const double LEAST_MISS = 0.1;  /* of what was before: nobody can predict better than that */
+static const double MISSED = 1e-4;    /* a chance below it is none */
+static const double UNSURE = 0.01;    /* one below that is worth another look */
+static const double LEAST_MISS = 0.1; /* of what was before: nobody can predict better than that */
 static const double LEAST_REQUESTS = 20;
 static const double MOST_FOLLOW = 0.8; /* a correlation beyond that is told apart from a trend by nobody */
 enum { LEAST_STRETCHES = 5, MOST_STRETCHES = 64 };
@@ -113,18 +113,17 @@ static void compare(const struct predicted_change *p, enum predicted which, cons
     out->how = explained || out->chance >= MISSED ? CAME_UNDECIDED : is_worse ? CAME_WORSE : CAME_BETTER;
 }
 
-void prediction_compare(const struct prediction *p, const struct span_sums *before, int n_before,
-                        const struct span_sums *since, int n_since, struct load_change load,
-                        struct prediction_seen *out)
+void prediction_compare(const struct prediction *p, const struct what_came *w, struct prediction_seen *out)
 {
     memset(out, 0, sizeof *out);
     for (int i = 0; i < PREDICTED_COUNT && p->is_made; i++) {
         struct came_out_change *c = &out->changes[i];
-        struct mean then = mean_of(before, n_before, (enum predicted)i), now = mean_of(since, n_since, (enum predicted)i);
+        struct mean then = mean_of(w->before, w->n_before, (enum predicted)i);
+        struct mean now = mean_of(w->since, w->n_since, (enum predicted)i);
         c->chance = 1;
         if (!p->changes[i].n_stretches || !then.known || !now.known)
             continue;
-        compare(&p->changes[i], (enum predicted)i, &then, &now, load, c);
+        compare(&p->changes[i], (enum predicted)i, &then, &now, w->load, c);
         out->how = c->how > out->how ? c->how : out->how;
     }
 }
@@ -145,8 +144,9 @@ static void put_figure(char *out, size_t cap, enum predicted which, const struct
 
 void prediction_words(const struct prediction *p, const struct prediction_seen *s, char out[PREDICTION_WORDS])
 {
-    static const char *const begin[] = {"nothing to compare its prediction with", "as predicted", "better than predicted",
-                                        "undecided whether as predicted", "worse than predicted"};
+    static const char *const begin[] = {"nothing to compare its prediction with", "as predicted",
+                                        "better than predicted", "undecided whether as predicted",
+                                        "worse than predicted"};
     char figure[160];
     out[0] = 0;
     if (!p->is_made)

@@ -29,9 +29,9 @@ struct predicted_change {
 };
 
 struct prediction {
-    bool is_made;   /* by a simulation of exactly these two policies */
-    bool is_strict; /* a policy that misses it goes back */
-    double ago_s;   /* how old it was at the swap */
+    bool is_made;                /* by a simulation of exactly these two policies */
+    bool is_strict;              /* a policy that misses it goes back */
+    double ago_s;                /* how old it was at the swap */
     double window_s, n_requests; /* the traffic that it rests on */
     double guessed;              /* share of the simulated time that rests on no measured step */
     struct predicted_change changes[PREDICTED_COUNT];
@@ -71,15 +71,18 @@ struct prediction_seen {
     struct came_out_change changes[PREDICTED_COUNT];
 };
 
-/* n_before, n_since: at most GUARD_WINDOW spans, the oldest first; those since the swap without what its beginning
- * still brought from before. */
-void prediction_compare(const struct prediction *p, const struct span_sums *before, int n_before,
-                        const struct span_sums *since, int n_since, struct load_change load,
-                        struct prediction_seen *out);
+/* What came: spans, the oldest first; those since the swap without what its beginning still brought from before. */
+struct what_came {
+    const struct span_sums *before, *since;
+    int n_before, n_since;
+    struct load_change load;
+};
+
+void prediction_compare(const struct prediction *p, const struct what_came *w, struct prediction_seen *out);
 /* "worse than predicted: TTFT +35% (95% sure of +20% to +52%), predicted -10%"; "" where nothing was predicted. */
 void prediction_words(const struct prediction *p, const struct prediction_seen *s, char out[PREDICTION_WORDS]);
-/* The object of GET /admin/policy; failed: calls of the policy that did not stand since, for each step. "null" when there was
- * neither a simulation nor a shadow. */
+/* The object of GET /admin/policy; failed: calls of the policy that did not stand since, for each step. "null" when
+ * there was neither a simulation nor a shadow. */
 void prediction_put(const struct prediction *p, const struct prediction_seen *s, double failed, struct buf *json);
 const char *predicted_name(enum predicted which); /* as JSON has it: "ttft" */
 const char *came_out_name(enum came_out how);     /* "as_predicted" */

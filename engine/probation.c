@@ -121,8 +121,7 @@ static void say_why_kept(const struct probation *p, const struct world *w, int64
 /* What was before is no measure any more. */
 static enum probation_outcome keep_undecided(struct probation *p, const char *since, int64_t now_ns, char *reason)
 {
-    snprintf(reason, PROBATION_REASON_BYTES,
-             "kept after %.3g s, undecided: %s since, so what was before is no measure",
+    snprintf(reason, PROBATION_REASON_BYTES, "kept after %.3g s, undecided: %s since, so what was before is no measure",
              (double)(now_ns - p->since_ns) * 1e-9, since);
     forget_seen(p);
     return PROBATION_COMMITTED;

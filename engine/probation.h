@@ -118,7 +118,7 @@ struct probation {
     struct prediction_seen seen;
     struct span_sums sums_before[GUARD_WINDOW];
     int n_before;
-    int64_t look_again;          /* the load may be why it misses its prediction: no end before this span */
+    int64_t look_again;           /* the load may be why it misses its prediction: no end before this span */
     uint64_t n_failed, n_decided; /* calls that did not stand, and steps, of the last window since */
     struct probation_end last;
     uint64_t n_ended[PROBATION_OUTCOMES], n_came_out[CAME_COUNT];

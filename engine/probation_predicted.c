@@ -36,8 +36,12 @@ void probation_look_back(struct probation *p)
     struct span_sums since[GUARD_WINDOW];
     int64_t settled = p->settled_ns ? guards_span_of(g, p->settled_ns) : g->open;
     int64_t from = last_window(g, settled > p->first_span ? settled : p->first_span);
-    prediction_compare(&p->predicted, p->sums_before, p->n_before, since, sum_spans(g, from, g->open, since), p->load,
-                       &p->seen);
+    struct what_came came = {.before = p->sums_before,
+                             .n_before = p->n_before,
+                             .since = since,
+                             .n_since = sum_spans(g, from, g->open, since),
+                             .load = p->load};
+    prediction_compare(&p->predicted, &came, &p->seen);
     p->n_failed = p->n_decided = 0;
     for (int64_t i = last_window(g, p->first_span); i < g->open; i++) {
         p->n_failed += guards_span(g, i)->n_failed_calls;

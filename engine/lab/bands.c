@@ -71,7 +71,11 @@ static const struct metric of_tenants[] = {
     {"  prompt tokens", "prompt_tokens", NULL, 1, NEITHER, false},
     {"  output tokens", "output_tokens", NULL, 1, NEITHER, false},
 };
-enum { N_OF_TENANTS = sizeof of_tenants / sizeof *of_tenants, OUTPUT_TOKENS = N_OF_TENANTS - 1, PROMPT_TOKENS = OUTPUT_TOKENS - 1 };
+enum {
+    N_OF_TENANTS = sizeof of_tenants / sizeof *of_tenants,
+    OUTPUT_TOKENS = N_OF_TENANTS - 1,
+    PROMPT_TOKENS = OUTPUT_TOKENS - 1
+};
 
 /* The values of all requests, or of one tenant's. */
 struct figures {
@@ -274,8 +278,8 @@ static void put_cell(const struct figures *f, int policy, int metric, char *cell
     else if (low == high && !timed)
         snprintf(cell, CELL_BYTES, "%.*f", high == floor(high) ? 0 : digits, high);
     else
-        snprintf(cell, CELL_BYTES, "%s%.*f (%.*f..%.*f)", timed && marked(f->bands, policy) ? "~" : "", digits, s.at[P50],
-                 digits, low, digits, high);
+        snprintf(cell, CELL_BYTES, "%s%.*f (%.*f..%.*f)", timed && marked(f->bands, policy) ? "~" : "", digits,
+                 s.at[P50], digits, low, digits, high);
 }
 
 static int column_width(const struct bands *b, int policy)

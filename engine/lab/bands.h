@@ -18,13 +18,13 @@ struct bands_tenant {
 
 struct bands {
     int n_samples, n_policies;
-    char **labels;    /* of the policies */
-    double *values;   /* [policy][metric][sample]; NAN: none, such as a latency of no request */
+    char **labels;                /* of the policies */
+    double *values;               /* [policy][metric][sample]; NAN: none, such as a latency of no request */
     struct bands_tenant *tenants; /* those that some sample has, as they came */
     int n_tenants;                /* 0: all requests are of one */
-    struct buf words; /* what was drawn */
-    const char *twin; /* the description that odd samples are of; NULL: none */
-    bool goodput;     /* objectives were given */
+    struct buf words;             /* what was drawn */
+    const char *twin;             /* the description that odd samples are of; NULL: none */
+    bool goodput;                 /* objectives were given */
 };
 
 /* Of how many samples no end of a 90% band can be told from the most extreme one. */
@@ -36,8 +36,8 @@ void bands_open(struct bands *b, int n_samples, int n_policies);
 void bands_free(struct bands *b);
 /* The results of the i-th sample: what `moonshift simulate --json` wrote. E_INPUT: it lacks a policy or a number. */
 int bands_take(struct bands *b, int i, const struct json *result, struct err *e);
-/* Rows of medians with their 90% bands, then, for more than one policy, which is better than the first; then the same of
- * the first tenants. */
+/* Rows of medians with their 90% bands, then, for more than one policy, which is better than the first; then the same
+ * of the first tenants. */
 void bands_table(const struct bands *b, struct buf *out);
 /* The object "bands". */
 void bands_json(const struct bands *b, struct buf *out);

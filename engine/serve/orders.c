@@ -266,8 +266,9 @@ static bool foretell(struct order *o, struct policy *made)
     int rc = predictions_find(&p->predictions, live, other, clock_now(p->front->clock), &made->predicted, &e);
     made->predicted.is_strict = o->strict;
     if (o->strict && !rc && !p->probation_ns)
-        rc = err_set(&e, E_UNSUPPORTED, "this server watches no policy (--policy-probation-seconds 0), so none can be "
-                                        "held to its prediction");
+        rc = err_set(&e, E_UNSUPPORTED,
+                     "this server watches no policy (--policy-probation-seconds 0), so none can be "
+                     "held to its prediction");
     if (!rc || !o->strict)
         return true;
     drop(made);
@@ -466,7 +467,12 @@ int policies_order(struct policies *p, const struct policy_order *asked, policy_
     if (p->n_orders >= POLICY_ORDERS)
         return E_FULL;
     struct order *o = mem_new(sizeof *o);
-    *o = (struct order){.kind = asked->kind, .force = asked->force, .strict = asked->strict, .seconds = asked->seconds, .fn = fn, .ctx = ctx};
+    *o = (struct order){.kind = asked->kind,
+                        .force = asked->force,
+                        .strict = asked->strict,
+                        .seconds = asked->seconds,
+                        .fn = fn,
+                        .ctx = ctx};
     snprintf(o->name, sizeof o->name, "%s", asked->name ? asked->name : "");
     snprintf(o->asked, sizeof o->asked, "%s", asked->sha ? asked->sha : "");
     snprintf(o->actor, sizeof o->actor, "%s", asked->actor);

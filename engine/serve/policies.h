@@ -30,11 +30,11 @@ enum order_result {
     ORDER_INIT_ERROR,
     ORDER_UNREADABLE,
     ORDER_QUARANTINED,
-    ORDER_UNRECORDED, /* its record cannot be written */
-    ORDER_UNKNOWN,    /* no such version */
-    ORDER_UNCLEAR,    /* sha is none, or the beginning of several */
+    ORDER_UNRECORDED,  /* its record cannot be written */
+    ORDER_UNKNOWN,     /* no such version */
+    ORDER_UNCLEAR,     /* sha is none, or the beginning of several */
     ORDER_UNPREDICTED, /* strict, and nothing was predicted, or nobody would look */
-    ORDER_IN_USE,     /* live, previous or last good: it stays */
+    ORDER_IN_USE,      /* live, previous or last good: it stays */
     ORDER_BUSY
 };
 
@@ -69,7 +69,7 @@ struct policies {
     const char *watched_dir; /* which it may not lead out of; NULL: anywhere */
     bool loading;            /* a load from the file is under way */
     struct predictions predictions;
-    struct list orders;      /* the first is being carried out */
+    struct list orders; /* the first is being carried out */
     int n_orders;
     char *params;    /* of the live one, those that were set: a JSON object; NULL: none */
     int64_t live_ns; /* since when it is live */

@@ -43,16 +43,18 @@ int predictions_find(const struct predictions *p, struct predicted_policy live, 
         if (p->kept[i].at_ns && hash_equal(&p->kept[i].key, &key))
             found = &p->kept[i];
     if (!found)
-        return err_set(e, E_NOTFOUND,
-                       "no what-if of this version, with these params, against the policy that is live now has been run "
-                       "on this server: run one first (moonshift policy what-if, push --try, or POST /admin/what-if)");
+        return err_set(
+            e, E_NOTFOUND,
+            "no what-if of this version, with these params, against the policy that is live now has been run "
+            "on this server: run one first (moonshift policy what-if, push --try, or POST /admin/what-if)");
     if (!found->it.is_made)
         return err_set(e, E_NOTFOUND,
                        "the last what-if of this version against the live policy found problems, or had nothing to "
                        "compare with, so it predicts nothing: look at what it says, and run another");
     if (now_ns - found->at_ns > PREDICTION_HOLDS_S * INT64_C(1000000000))
-        return err_set(e, E_NOTFOUND,
-                       "the last what-if of this version against the live policy is more than an hour old: run another");
+        return err_set(
+            e, E_NOTFOUND,
+            "the last what-if of this version against the live policy is more than an hour old: run another");
     *out = found->it;
     out->ago_s = (double)(now_ns - found->at_ns) * 1e-9;
     return 0;

@@ -1,7 +1,7 @@
-"""What a what-if predicted goes along when the policy goes live, and its probation says whether it came out so. A policy
-that does as predicted is kept. One that makes requests wait that the last traffic had none of misses its prediction by
-more than chance, and is no harm that a guard sees: it is kept, and the event, the record and the state say by how much;
-held to its prediction it goes back, with the cause. Without a prediction of exactly that swap none can be held to it."""
+"""What a what-if predicted goes along when the policy goes live, and its probation says whether it came out so. One that
+does as predicted is kept. One that makes requests wait that the last traffic had none of misses its prediction by more
+than chance, and does no harm that a guard sees: it is kept, and the event, the record and the state say by how much;
+held to its prediction it goes back, with the cause. Nobody is held to what was not predicted of exactly that swap."""
 
 import itertools
 import json
@@ -141,12 +141,12 @@ def what_comes_as_predicted_is_kept():
 def a_miss_is_told_and_goes_back_where_it_was_ordered():
     words = r"worse than predicted: .*TTFT \+\d+% \(95% sure of \+\d+% to \+\d+%\), predicted [+-]\d+%"
     with Server(*FLAGS, policy="fcfs") as s:
-        it, p, end = until("worse", (lambda: foretold(s, another(DELAYING), n=6) for _ in range(6)))
+        _, p, end = until("worse", (lambda: foretold(s, another(DELAYING), n=6) for _ in range(6)))
         assert end["outcome"] == "committed" and re.search(words, end["reason"]), end
         assert record(s, "commit", p["active"]["sha256"])["reason"] == end["reason"]
         live = order(s, "PUT", "/admin/policies/plain", another(PLAIN))["active"]
         strict = (lambda: foretold(s, another(DELAYING), "?strict-prediction=1", 6) for _ in range(6))
-        it, p, end = until("worse", strict)
+        _, p, end = until("worse", strict)
         assert end["outcome"] == "rolled_back", end
         assert re.match("held to its prediction, it is " + words, end["reason"]), end
         assert end["prediction"]["strict"] and end["prediction"]["what_if"]["changes"][0]["chance"] < 1e-4, end

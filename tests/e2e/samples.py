@@ -135,10 +135,13 @@ def tenants_have_bands_too(folder):
     assert list(tenants) == [t["tenant"] for t in result["runs"][0]["tenants"]], list(tenants)
     assert len(tenants) == 10 and "2 more tenants with fewer tokens" in out
     for t in tenants.values():
-        one, two, again = (p["metrics"] for p in t["policies"])
+        one, two, _ = (p["metrics"] for p in t["policies"])
         for m in (*one.values(), *two.values()):
             q, known = m["quantiles"], [v for v in m["samples"] if v is not None]
-            assert q["n"] == len(known) and (not known or (q["p5"], q["p50"], q["p95"]) == band(known)), (t["tenant"], m)
+            assert q["n"] == len(known) and (not known or (q["p5"], q["p50"], q["p95"]) == band(known)), (
+                t["tenant"],
+                m,
+            )
         assert one["finished"]["samples"] == [one["requests"]["samples"][0]] * n, one["finished"]
         other, same, _ = t["pairs"]
         assert (same["first"], same["second"]) == ("fcfs", "fcfs")
@@ -161,7 +164,9 @@ def tenants_have_bands_too(folder):
     assert shown, blocks[0]
     for text, v in zip(shown.groups(), (q["p50"], q["p5"], q["p95"])):
         assert abs(float(text) - v) <= 0.001 * q["p95"], (shown[0], v)
-    assert re.match(r"  TTFT p50 \(ms\) +-[\d.]+% \(-[\d.]+\.\.-[\d.]+\) better +\+0.0% \S+ +tie\n", blocks[1]), blocks[1]
+    assert re.match(r"  TTFT p50 \(ms\) +-[\d.]+% \(-[\d.]+\.\.-[\d.]+\) better +\+0.0% \S+ +tie\n", blocks[1]), blocks[
+        1
+    ]
 
 
 def a_policy_ties_with_itself(folder):

@@ -73,7 +73,8 @@ class Page:
     def rows(self, name):
         """In one go: they are made anew four times a second."""
         return self.d.execute_script(
-            "return [...document.getElementById(arguments[0]).rows].map(r => [...r.cells].map(c => c.textContent))", name
+            "return [...document.getElementById(arguments[0]).rows].map(r => [...r.cells].map(c => c.textContent))",
+            name,
         )
 
     def press(self, *keys):
@@ -249,7 +250,9 @@ def limits_are_shown_and_set(p):
     box.send_keys(Keys.CONTROL, "a")
     box.send_keys("0", Keys.ENTER)  # what a server says is shown at the field
     p.until("a refusal", lambda: "max_num_seqs" in p["limit-max_num_seqs-said"].text)
-    assert box.get_attribute("aria-invalid") is not None and "bad" in p["limit-max_num_seqs-said"].get_attribute("class")
+    assert box.get_attribute("aria-invalid") is not None and "bad" in p["limit-max_num_seqs-said"].get_attribute(
+        "class"
+    )
     assert limits() == before
     box.send_keys(Keys.CONTROL, "a")
     box.send_keys("128", Keys.TAB)

@@ -441,9 +441,9 @@ static void it_can_be_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(harm_goes_back_by_itself),     cmocka_unit_test(state_and_texts_are_those_of_before),
-        cmocka_unit_test(the_harmless_are_kept),        cmocka_unit_test(a_rank_that_fails_is_no_policys_fault),
-        cmocka_unit_test(whatever_comes_ends_it_first), cmocka_unit_test(it_can_be_off),
+        cmocka_unit_test(harm_goes_back_by_itself),       cmocka_unit_test(state_and_texts_are_those_of_before),
+        cmocka_unit_test(the_harmless_are_kept),          cmocka_unit_test(a_rank_that_fails_is_no_policys_fault),
+        cmocka_unit_test(whatever_comes_ends_it_first),   cmocka_unit_test(it_can_be_off),
         cmocka_unit_test(predictions_are_looked_back_at),
     };
     return cmocka_run_group_tests_name("probation", tests, NULL, NULL);

@@ -51,12 +51,17 @@ static void widen(struct predicted_change *c, double change)
     c->n_stretches++;
 }
 
+/* Two runs on the same traffic. */
+struct runs {
+    const struct json *live, *other;
+    double stretch_s;
+};
+
 /* Both walk by the stretches of the arrivals: each is stretch_s long, and has enough requests. */
-static void foretell_stretches(const struct json *live, const struct json *other, struct walk w, double stretch_s,
-                               struct predicted_change *out)
+static void foretell_stretches(const struct runs *r, struct walk w, struct predicted_change *out)
 {
-    struct walk came = begin(live, other, "by_arrival", "n");
-    double bin_s = json_number(json_find(json_find(live, "series"), "bin_s")), long_s = 0, n = 0;
+    struct walk came = begin(r->live, r->other, "by_arrival", "n");
+    double bin_s = json_number(json_find(json_find(r->live, "series"), "bin_s")), long_s = 0, n = 0;
     struct pair p = {0};
     came.has_weights = false;
     while (bin_s > 0 && came.value[0] && step(&w, &p)) {
@@ -65,7 +70,7 @@ static void foretell_stretches(const struct json *live, const struct json *other
             break;
         long_s += bin_s;
         n += count.live < count.other ? count.live : count.other;
-        if (long_s < stretch_s || n < LEAST_REQUESTS)
+        if (long_s < r->stretch_s || n < LEAST_REQUESTS)
             continue;
         if (p.live > 0 && p.other > 0)
             widen(out, p.other / p.weight_other / (p.live / p.weight_live) - 1);
@@ -74,22 +79,23 @@ static void foretell_stretches(const struct json *live, const struct json *other
     }
 }
 
-/* of live: a mean over the whole window. */
-static void foretell(const struct json *live, const struct json *other, struct walk w, const struct json *of_live,
-                     const struct json *of_other, double stretch_s, struct predicted_change *out)
+/* of_live, of_other: means over the whole window. */
+static void foretell(const struct runs *r, struct walk w, const struct json *of_live, const struct json *of_other,
+                     struct predicted_change *out)
 {
     double a = json_number(of_live), b = json_number(of_other);
     *out = (struct predicted_change){0};
-    if (a <= 0 || b <= 0 || json_number(json_find(live, "finished")) < LEAST_REQUESTS)
+    if (a <= 0 || b <= 0 || json_number(json_find(r->live, "finished")) < LEAST_REQUESTS)
         return;
     out->change = out->least = out->most = b / a - 1;
     out->n_stretches = 1;
-    foretell_stretches(live, other, w, stretch_s, out);
+    foretell_stretches(r, w, out);
 }
 
-static const struct json *mean_of(const struct json *run, const char *figure)
+static void foretell_mean(const struct runs *r, const char *figure, struct predicted_change *out)
 {
-    return json_find(json_find(run, figure), "mean");
+    foretell(r, begin(r->live, r->other, "by_arrival", figure), json_find(json_find(r->live, figure), "mean"),
+             json_find(json_find(r->other, figure), "mean"), out);
 }
 
 static double guessed_share(const struct json *run)
@@ -102,13 +108,11 @@ static double guessed_share(const struct json *run)
 
 void whatif_foretell(const struct json *live, const struct json *other, double stretch_s, struct prediction *out)
 {
-    struct predicted_change *c = out->changes;
-    foretell(live, other, begin(live, other, "by_arrival", "ttft_ms"), mean_of(live, "ttft_ms"),
-             mean_of(other, "ttft_ms"), stretch_s, &c[PREDICTED_TTFT]);
-    foretell(live, other, begin(live, other, "by_arrival", "tpot_ms"), mean_of(live, "tpot_ms"),
-             mean_of(other, "tpot_ms"), stretch_s, &c[PREDICTED_TPOT]);
-    foretell(live, other, begin(live, other, "series", "throughput"), json_find(live, "throughput"),
-             json_find(other, "throughput"), stretch_s, &c[PREDICTED_THROUGHPUT]);
+    const struct runs r = {live, other, stretch_s};
+    foretell_mean(&r, "ttft_ms", &out->changes[PREDICTED_TTFT]);
+    foretell_mean(&r, "tpot_ms", &out->changes[PREDICTED_TPOT]);
+    foretell(&r, begin(live, other, "series", "throughput"), json_find(live, "throughput"),
+             json_find(other, "throughput"), &out->changes[PREDICTED_THROUGHPUT]);
     out->is_made = true;
     out->n_requests = json_number(json_find(live, "requests"));
     out->guessed = guessed_share(other);

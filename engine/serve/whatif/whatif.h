@@ -77,7 +77,7 @@ struct whatif {
     struct front *front;
     struct loop *loop;
     struct whatif_window_ops window;
-    double stretch_s; /* how long a policy will be watched: predictions are for stretches of that time */
+    double stretch_s;  /* how long a policy will be watched: predictions are for stretches of that time */
     struct trial *now; /* NULL: none is under way */
 };
 
