@@ -13,6 +13,7 @@ static const double UNSURE = 0.01;    /* one below that is worth another look */
 static const double LEAST_MISS = 0.1; /* of what was before: nobody can predict better than that */
 static const double LEAST_REQUESTS = 20;
 static const double MOST_FOLLOW = 0.8; /* a correlation beyond that is told apart from a trend by nobody */
+static const double WIDEST = 2;        /* times; an interval beyond that says nothing */
 enum { LEAST_STRETCHES = 5, MOST_STRETCHES = 64 };
 
 const char *predicted_name(enum predicted which)
@@ -98,17 +99,17 @@ static void compare(const struct predicted_change *p, enum predicted which, cons
     double freedom = b + s > 0 ? (b + s) * (b + s) / (b * b / before->freedom + s * s / since->freedom) : 1;
     int whole = freedom > 1 ? (int)freedom : 1;
     double sure = error * stats_student_quantile(0.025, whole);
-    *out = (struct came_out_change){.how = CAME_AS_PREDICTED,
-                                    .change = exp(ratio) - 1,
-                                    .least = exp(ratio - sure) - 1,
-                                    .most = exp(ratio + sure) - 1};
+    *out = (struct came_out_change){
+        .is_seen = true, .change = exp(ratio) - 1, .least = exp(ratio - sure) - 1, .most = exp(ratio + sure) - 1};
     double above = chance_above(ratio, log1p(p->most), error, whole);
     double below = chance_above(-ratio, -log1p(p->least), error, whole);
     bool is_above = above < UNSURE && out->change > p->most + LEAST_MISS;
     bool is_below = below < UNSURE && out->change < p->least - LEAST_MISS;
     out->chance = fmin(above, below);
-    if (!is_above && !is_below)
+    if (!is_above && !is_below) {
+        out->how = exp(2 * sure) > WIDEST ? CAME_UNKNOWN : CAME_AS_PREDICTED;
         return;
+    }
     bool is_worse = is_above == less_is_better(which), explained = is_above ? load.more : load.less;
     out->how = explained || out->chance >= MISSED ? CAME_UNDECIDED : is_worse ? CAME_WORSE : CAME_BETTER;
 }
@@ -144,7 +145,7 @@ static void put_figure(char *out, size_t cap, enum predicted which, const struct
 
 void prediction_words(const struct prediction *p, const struct prediction_seen *s, char out[PREDICTION_WORDS])
 {
-    static const char *const begin[] = {"nothing to compare its prediction with", "as predicted",
+    static const char *const begin[] = {"too little to compare its prediction with", "as predicted",
                                         "better than predicted", "undecided whether as predicted",
                                         "worse than predicted"};
     char figure[160];
@@ -177,7 +178,7 @@ static void put_change(const struct prediction *p, const struct prediction_seen 
         json_put_member_double(json, "predicted_most", said->most);
         buf_printf(json, ",\"stretches\":%d", said->n_stretches);
     }
-    if (c->how != CAME_UNKNOWN) {
+    if (c->is_seen) {
         json_put_member_double(json, "observed", c->change);
         json_put_member_double(json, "observed_least", c->least);
         json_put_member_double(json, "observed_most", c->most);

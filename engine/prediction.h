@@ -52,7 +52,7 @@ struct load_change {
 };
 
 enum came_out {
-    CAME_UNKNOWN, /* nothing was predicted, or there is too little to compare */
+    CAME_UNKNOWN, /* nothing was predicted, or what there is to compare is too little to say */
     CAME_AS_PREDICTED,
     CAME_BETTER,
     CAME_UNDECIDED, /* it differs, and chance or the load may be why */
@@ -62,6 +62,7 @@ enum came_out {
 
 struct came_out_change {
     enum came_out how;
+    bool is_seen;               /* the rest is known */
     double change, least, most; /* observed; that it is in between is 95% sure */
     double chance;              /* that chance alone brings what differs that much; 1: it does not */
 };

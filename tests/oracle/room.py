@@ -263,7 +263,7 @@ def limits_are_shown_and_set(p):
 
 
 HOLDING = """return { api = 1, needs = {}, doc = "holds low requests", admit = function(r, view, act)
-  if r.priority > 0 and not r.again then act.hold(r, "low requests rest", view.now + 0.5) end
+  if r.priority > 0 and not r.again then act.hold(r, "low requests rest", view.now + 0.03) end
 end, step = function(view, act)
   for _, g in ipairs(view.idle) do
     local b = act.batch(g)
@@ -334,6 +334,8 @@ def both_themes_have_contrast(p):
         if KEEP:
             time.sleep(1)
             p.d.save_screenshot(os.path.join(KEEP, f"room-{theme}.png"))
+            p.d.execute_script("document.getElementById('queue-title').scrollIntoView()")
+            p.d.save_screenshot(os.path.join(KEEP, f"limits-{theme}.png"))
 
 
 CONTRAST = """

@@ -272,16 +272,19 @@ static void make_live_as_predicted(struct rig *t, const char *source, struct pre
 }
 
 struct foretold {
-    double tpot; /* predicted; nothing has changed */
+    double tpot;  /* predicted; NAN: nothing is */
+    double rises; /* so many times as many come from the swap on; else nothing has changed */
     bool is_strict;
     const char *outcome, *result, *says;
 };
 
 static const struct foretold foretold[] = {
-    {0, true, "committed", "as_predicted", "no guard has tripped; as predicted: "},
-    {5, false, "committed", "better", "better than predicted: TPOT "},
-    {-0.9, false, "committed", "worse", "no guard has tripped; worse than predicted: TPOT "},
-    {-0.9, true, "rolled_back", "worse", "held to its prediction, it is worse than predicted: TPOT "},
+    {0, 1, true, "committed", "as_predicted", "no guard has tripped; as predicted: TPOT "},
+    {5, 1, false, "committed", "better", "better than predicted: TPOT "},
+    {-0.9, 1, false, "committed", "worse", "no guard has tripped; worse than predicted: TPOT "},
+    {-0.9, 1, true, "rolled_back", "worse", "held to its prediction, it is worse than predicted: TPOT "},
+    {-0.9, 2, false, "committed", "undecided", "undecided whether as predicted: TPOT "},
+    {NAN, 1, true, "committed", "unknown", "too little to compare its prediction with"},
 };
 
 static void predictions_are_looked_back_at(void **state)
@@ -294,12 +297,13 @@ static void predictions_are_looked_back_at(void **state)
         char text[500];
         struct prediction p = {
             .is_made = true, .is_strict = x->is_strict, .n_requests = 500, .shadow = {.n_asked = 10, .n_equal = 9}};
-        p.changes[PREDICTED_TPOT] = (struct predicted_change){x->tpot, x->tpot, x->tpot, 1};
+        p.changes[PREDICTED_TPOT] = (struct predicted_change){x->tpot, x->tpot, x->tpot, !isnan(x->tpot)};
         open_loaded(&t, &l, 40, 1);
         make_live(&t, "good", good);
         drive(&t, &l, 2 * PROBATION_S);
         make_live_as_predicted(&t, good, p);
         assert_true(rig_state(&t, "policy.probation.prediction.shadow.equal") == 0.9);
+        l.rate = RATE * x->rises;
         for (int k = 0; k < 12 && t.n_told < 2; k++)
             drive(&t, &l, PROBATION_S / 4);
         policy_text(&t, "last_probation", "reason", text, sizeof text);

@@ -398,7 +398,7 @@ function drawPolicy(it) {
   $("params").replaceChildren(...Object.entries(a.params ?? {}).map(([name, one]) => field(name, one)));
 }
 
-const CAME_OUT = {unknown: "not known yet", as_predicted: "as predicted", better: "better than predicted",
+const CAME_OUT = {unknown: "not known", as_predicted: "as predicted", better: "better than predicted",
   undecided: "undecided", worse: "worse than predicted"};
 const CHANGES = {ttft: "Time to first token, mean", tpot: "Between tokens, mean", throughput: "Tokens a second"};
 const percent = v => `${v > 0 ? "+" : ""}${(100 * v).toFixed(Math.abs(v) < .1 ? 1 : 0)}%`;
@@ -410,7 +410,7 @@ function drawPrediction(p) {
     (p.strict ? "; held to it, it goes back when that is worse by more than chance" : ""), p.result === "worse" ? "note bad" : "note");
   rows("pr-rows", (w?.changes ?? []).map(c => [CHANGES[c.name],
     c.stretches ? `${percent(c.predicted)} (${percent(c.predicted_least)} to ${percent(c.predicted_most)})` : "–",
-    c.result === "unknown" ? "–" : `${percent(c.observed)} (${percent(c.observed_least)} to ${percent(c.observed_most)})`,
+    c.observed === undefined ? "–" : `${percent(c.observed)} (${percent(c.observed_least)} to ${percent(c.observed_most)})`,
     CAME_OUT[c.result]]));
   say("pr-beside", b ? `Beside the policy before it, ${(100 * b.equal).toFixed(1)}% of its ${count(b.decisions)} decisions were the same, ` +
     `and ${(100 * b.failed).toFixed(1)}% of its calls failed; live ${(100 * p.failed).toFixed(1)}%.` : "", "note");
