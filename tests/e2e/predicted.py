@@ -1,7 +1,7 @@
-"""What a what-if predicted goes along when the policy goes live, and its probation says whether it came out so. One that
-does as predicted is kept. One that makes requests wait that the last traffic had none of misses its prediction by more
-than chance, and does no harm that a guard sees: it is kept, and the event, the record and the state say by how much;
-held to its prediction it goes back, with the cause. Nobody is held to what was not predicted of exactly that swap."""
+"""What a what-if predicted goes along when the policy goes live, and its probation says whether it came out so. One
+that does as predicted is kept. One that makes requests wait that the last traffic had none of misses its prediction by
+more than chance, and does no harm that a guard sees: it is kept, and the event, the record and the state say by how
+much; held to its prediction it goes back, with the cause. Nobody is held to what was not predicted of that swap."""
 
 import itertools
 import json
