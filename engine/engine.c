@@ -309,6 +309,8 @@ void engine_take(struct engine *engine, struct engine_message *m)
     size_t n;
     char *text;
     look_at_clock(engine);
+    if (m->kind == IN_POLICY) /* before it is recorded: a replay has no shadow */
+        shadow_foretell(&engine->shadow, &engine->live.active, engine->now_ns, m->payload);
     tell_ordered(engine, m);
     switch (m->kind) {
     case IN_SUBMIT:

@@ -20,6 +20,31 @@ double stats_binomial_tail(int n, double p, int k)
     return sum < 1 ? sum : 1;
 }
 
+/* The finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4. */
+double stats_student_tail(double t, int freedom)
+{
+    double angle = atan(t / sqrt(freedom)), cosine = cos(angle), square = cosine * cosine;
+    double term = freedom % 2 ? cosine : 1, sum = freedom > 1 ? term : 0;
+    for (int i = freedom % 2 ? 3 : 2; i < freedom; i += 2) {
+        term *= square * (i - 1) / i;
+        sum += term;
+    }
+    double within = freedom % 2 ? 2 / acos(-1) * (angle + sin(angle) * sum) : sin(angle) * sum;
+    return within < 1 ? (1 - within) / 2 : 0;
+}
+
+double stats_student_quantile(double chance, int freedom)
+{
+    double low = 0, high = 1;
+    while (stats_student_tail(high, freedom) > chance && high < 1e10)
+        high *= 2;
+    for (int i = 0; i < 60; i++) {
+        double middle = (low + high) / 2;
+        *(stats_student_tail(middle, freedom) > chance ? &low : &high) = middle;
+    }
+    return high;
+}
+
 static int compare(const void *a, const void *b)
 {
     float x = *(const float *)a, y = *(const float *)b;

@@ -206,6 +206,7 @@ void guards_first_token(struct guards *g, const struct request *r, int64_t now_n
     if (!g || r->parent)
         return;
     g->now.n_first_tokens++;
+    g->now.ttft_s += (double)(now_ns - r->spec->arrival_ns) * 1e-9;
     sample(g, r, GUARD_TTFT, now_ns - r->spec->arrival_ns);
     sample(g, r, GUARD_QUEUE, r->first_scheduled_ns - r->spec->arrival_ns);
     int tenant = guards_find_tenant(g, r->spec->tenant);
@@ -217,8 +218,12 @@ void guards_first_token(struct guards *g, const struct request *r, int64_t now_n
 void guards_ended(struct guards *g, const struct request *r)
 {
     int n = request_output(r);
-    if (g && !r->parent && r->first_token_ns && n > 1)
-        sample(g, r, GUARD_TPOT, (r->last_token_ns - r->first_token_ns) / (n - 1));
+    if (!g || r->parent || !r->first_token_ns || n < 2)
+        return;
+    int64_t tpot_ns = (r->last_token_ns - r->first_token_ns) / (n - 1);
+    g->now.n_tpot++;
+    g->now.tpot_s += (double)tpot_ns * 1e-9;
+    sample(g, r, GUARD_TPOT, tpot_ns);
 }
 
 /* ---- words */

@@ -43,6 +43,8 @@ struct guard_span {
     uint32_t n_failed_calls, n_slow_calls; /* of the policy */
     uint64_t prompt_tokens;                /* served: computed for the first time, or found in the cache */
     uint64_t output_tokens, recomputed_tokens;
+    double ttft_s, tpot_s; /* sums of the n_first_tokens, and of the n_tpot that ended with more than one token */
+    uint32_t n_tpot;
     /* at its end: */
     uint32_t n_waiting;      /* have not begun, and are not lines of batches */
     uint64_t waiting_tokens; /* of their prompts */

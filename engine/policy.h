@@ -8,6 +8,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/err.h"
+#include "engine/prediction.h"
 #include "engine/world/plan.h"
 #include "engine/world/view.h"
 
@@ -84,6 +85,7 @@ struct policy {
     char doc[200];
     char libs[POLICY_LIBS_TEXT]; /* the libraries it is made of, with spaces between */
     uint64_t generation;         /* set by the engine when it goes live: 1, 2, ... */
+    struct prediction predicted; /* of its going live next, by whoever orders that; all 0: nothing is */
 };
 
 struct policy_ops {

@@ -2,7 +2,9 @@
  * before, and at the end of each span of guards.h the policy is kept, watched on, or sent back. probation.c is the
  * course of it, probation_judge.c what the guards say. A rollback has to be convincing: a guard trips when what it
  * counts is next to impossible as chance, in many separate stretches of time, and the load alone does not explain it;
- * while the load may explain it, the probation goes on, up to a limit. Part of struct live; engine thread only.
+ * while the load may explain it, the probation goes on, up to a limit. Where a simulation predicted what the swap would
+ * bring (prediction.h), it is also said whether it did; a policy that misses that is kept all the same, unless its
+ * order was strict. Part of struct live; engine thread only.
  * Invariants: a probation that has begun ends once, with an outcome and its reason; the same events at the same times
  * end it the same way, so a recording need not know of it. */
 #ifndef ENGINE_PROBATION_H
@@ -86,6 +88,9 @@ struct probation_end {
     char name[NAME_BYTES], sha256[65], reason[PROBATION_REASON_BYTES];
     uint64_t generation;
     int64_t ns, took_ns;
+    struct prediction predicted;
+    struct prediction_seen seen; /* how it had come out by then */
+    double failed;               /* calls that did not stand, for each step */
 };
 
 struct probation {
@@ -109,12 +114,19 @@ struct probation {
                                       span; 0: none */
     int n_overtook[GUARD_KEYS];    /* that came after it and got their first token, since it was the oldest */
     struct guard_report reports[GUARD_COUNT];
+    struct load_change load;     /* since, against before */
+    struct prediction predicted; /* is_made: what comes is compared with it, too */
+    struct prediction_seen seen;
+    struct span_sums sums_before[GUARD_WINDOW];
+    int n_before;
+    int64_t look_again;           /* the load may be why it misses its prediction: no end before this span */
+    uint64_t n_failed, n_decided; /* calls that did not stand, and steps, of the last window since */
     struct probation_end last;
-    uint64_t n_ended[PROBATION_OUTCOMES];
+    uint64_t n_ended[PROBATION_OUTCOMES], n_came_out[CAME_COUNT];
 };
 
-/* p goes live. Nothing where there are no guards. */
-void probation_begin(struct probation *p, const struct world *w, int64_t now_ns);
+/* A policy goes live. predicted: of this swap; NULL: nothing was. Nothing where there are no guards. */
+void probation_begin(struct probation *p, const struct world *w, const struct prediction *predicted, int64_t now_ns);
 /* The end of a turn: what was before is summed up, which takes longer than a step should wait for. Nothing where that
  * is done. */
 void probation_tend(struct probation *p);
@@ -138,5 +150,11 @@ void probation_sum_up(struct probation *p);    /* the samples of the window befo
 /* Fills the reports. Returns the guard that has tripped first; GUARD_COUNT: none. */
 enum guard probation_look(struct probation *p, const struct world *w, int64_t now_ns);
 const char *guard_name(enum guard g);
+
+/* ---- probation_predicted.c */
+
+void probation_sum_spans(struct probation *p); /* the window before now, for what is compared with the prediction */
+/* What came is compared with what was predicted; nothing where nothing was. */
+void probation_look_back(struct probation *p);
 
 #endif

@@ -14,7 +14,7 @@
 static const double ALPHA = 1e-8;       /* asked in every span of each of some 40 keys */
 static const double LEAST_CHANCE = 0.1; /* what was never seen before may yet be as likely as that */
 static const double LATE_SHARE = 0.3, SLOW = 0.6, UNSLOWED = 0.85, TIMES = 2;
-static const double LOAD_SLACK = 1.1, LOAD_SLACK_WIDE = 2, OUTPUT_SLACK = 1.25;
+static const double LOAD_SLACK = 1.1, LOAD_SLACK_WIDE = 2, LOAD_SLACK_MEANS = 1.5, OUTPUT_SLACK = 1.25;
 static const double FLOOR_S[GUARD_KINDS] = {0.05, 0.005, 0.05}; /* nobody minds less than that */
 static const int SCALES[LOAD_SCALES] = {2, 4, 8, 16, GUARD_WINDOW};
 enum { LEAST_SPANS = 10, MOST_OF_STRETCH = 3, MAX_PENDING = 1024, LEAST_OVERTAKEN = 10 };
@@ -264,6 +264,24 @@ static bool is_overrun(const struct look *l)
            output > UNSLOWED * l->p->flows.output_tokens * n;
 }
 
+/* Where means are compared, what comes in all counts, beyond what chance brings of so many requests, and single peaks
+ * where they are much higher. */
+static bool has_more(const struct load *a, const struct load *b)
+{
+    enum { ALL = LOAD_SCALES - 1 };
+    double usual = b->requests[ALL] > 0 ? LOAD_SLACK + 2 / sqrt(b->requests[ALL]) : 0;
+    double share = b->n_spans ? usual * a->n_spans / b->n_spans : 0;
+    return a->requests[ALL] > share * b->requests[ALL] || a->tokens[ALL] > share * b->tokens[ALL] ||
+           is_busier(a, b, LOAD_SLACK_MEANS);
+}
+
+static void note_load(struct look *l)
+{
+    const struct load *before = &l->p->before[GUARD_ALL].load;
+    l->p->load.more = l->overrun || has_more(&l->load, before);
+    l->p->load.less = l->load.n_spans >= before->n_spans && has_more(before, &l->load);
+}
+
 /* Says what is worse; the state if the load is no reason. */
 static enum guard_state explain(struct look *l, int key, double slack, struct guard_report *out)
 {
@@ -497,6 +515,7 @@ enum guard probation_look(struct probation *p, const struct world *w, int64_t no
     l.from = l.to - GUARD_WINDOW > p->first_span ? l.to - GUARD_WINDOW : p->first_span;
     measure_load(l.g, GUARD_ALL, l.from, l.to, &l.load);
     l.overrun = is_overrun(&l);
+    note_load(&l);
     look_at_starvation(&l, &p->reports[GUARD_STARVATION]); /* it also finds who has no first token yet */
     look_at_late(&l, GUARD_TTFT, &p->reports[GUARD_FIRST_TOKENS]);
     look_at_late(&l, GUARD_TPOT, &p->reports[GUARD_TOKEN_TIMES]);

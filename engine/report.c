@@ -323,33 +323,61 @@ static void put_tier(struct buf *out, const struct world *w, int place, const ch
 
 enum { PULSE_CLASSES = 8 };
 
-/* Requests of a queue by priority; those of more than PULSE_CLASSES of them are left out, and counted by `queue`. */
-static void put_classes(struct buf *out, const struct req_queue *q, int64_t now)
+struct class_counts {
+    int priority, n;
+    int64_t arrival_ns; /* of the oldest */
+    int held[HOLD_REASONS + 1];
+};
+
+static const char *hold_words(const struct holds *h, int reason)
 {
-    struct {
-        int priority, n;
-        int64_t arrival_ns;
-    } c[PULSE_CLASSES];
+    return reason == HOLD_REASONS ? "(other reasons)" : h->items[reason].why;
+}
+
+/* How many of it the policy holds, and why. */
+static void put_held(struct buf *out, const struct class_counts *c, const struct holds *h)
+{
+    const char *comma = "";
+    buf_puts(out, ",\"held\":[");
+    for (int i = 0; i <= HOLD_REASONS; i++) {
+        if (!c->held[i])
+            continue;
+        buf_printf(out, "%s{\"reason\":", comma);
+        buf_put_json(out, hold_words(h, i), strlen(hold_words(h, i)));
+        buf_printf(out, ",\"n\":%d}", c->held[i]);
+        comma = ",";
+    }
+    buf_putc(out, ']');
+}
+
+/* Who waits, by priority; those of more than PULSE_CLASSES of them are left out, and counted by `queue`. */
+static void put_classes(struct buf *out, const struct world *w, int64_t now)
+{
+    const struct req_queue *q = &w->waiting;
+    struct class_counts c[PULSE_CLASSES];
     int n = 0;
     for (int i = 0; i < q->n; i++) {
-        const struct request_spec *s = q->items[i]->spec;
+        const struct request *r = q->items[i];
+        const struct request_spec *s = r->spec;
         int k = 0;
         while (k < n && c[k].priority != s->priority)
             k++;
-        if (k == PULSE_CLASSES || q->items[i]->parent)
+        if (k == PULSE_CLASSES || r->parent)
             continue;
-        if (k == n) {
-            c[n].priority = s->priority;
-            c[n].n = 0;
-            c[n++].arrival_ns = s->arrival_ns;
-        }
+        if (k == n)
+            c[n++] = (struct class_counts){.priority = s->priority, .arrival_ns = s->arrival_ns};
         c[k].n++;
         c[k].arrival_ns = s->arrival_ns < c[k].arrival_ns ? s->arrival_ns : c[k].arrival_ns;
+        if (r->held_until_ns)
+            c[k].held[r->held_for]++;
     }
     buf_putc(out, '[');
-    for (int k = 0; k < n; k++)
-        buf_printf(out, "%s{\"priority\":%d,\"n\":%d,\"oldest_s\":%.3f}", k ? "," : "", c[k].priority, c[k].n,
+    for (int k = 0; k < n; k++) {
+        buf_printf(out, "%s{\"priority\":%d,\"n\":%d,\"oldest_s\":%.3f", k ? "," : "", c[k].priority, c[k].n,
                    (double)(now - c[k].arrival_ns) * 1e-9);
+        put_held(out, &c[k], &w->holds);
+        buf_putc(out, '}');
+    }
     buf_putc(out, ']');
 }
 
@@ -372,9 +400,8 @@ static void put_holds(struct buf *out, const struct holds *h)
         const struct hold_reason *r = &h->items[i];
         if ((i >= h->n && i < HOLD_REASONS) || !r->times)
             continue;
-        const char *why = i == HOLD_REASONS ? "(other reasons)" : r->why;
         buf_printf(out, "%s{\"reason\":", comma);
-        buf_put_json(out, why, strlen(why));
+        buf_put_json(out, hold_words(h, i), strlen(hold_words(h, i)));
         buf_printf(out, ",\"now\":%d,\"times\":%" PRIu64 "}", r->now, r->times);
         comma = ",";
     }
@@ -398,7 +425,7 @@ char *engine_state_json(struct engine *engine, size_t *n)
     buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s", (double)(now - engine->started_ns) * 1e-9,
                engine->draining ? "true" : "false");
     buf_printf(&out, ",\"held\":%d,\"parked\":%d,\"queue\":", w->n_held, w->n_parked);
-    put_classes(&out, &w->waiting, now);
+    put_classes(&out, w, now);
     put_holds(&out, &w->holds);
     put_limits(&out, engine);
     put_totals(&out, engine);
@@ -458,7 +485,10 @@ char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
     buf_printf(&out, "{\"uptime_s\":%.3f,\"draining\":%s,\"waiting\":%d,\"running\":%d,\"held\":%d,\"queue\":",
                (double)(now - engine->started_ns) * 1e-9, engine->draining ? "true" : "false",
                w->waiting.n - w->n_probes_waiting, w->running.n - w->n_probes_running, w->n_held);
-    put_classes(&out, &w->waiting, now);
+    put_classes(&out, w, now);
+    put_holds(&out, &w->holds);
+    buf_puts(&out, ",\"limits\":");
+    limits_put(&w->limits, &out);
     put_totals(&out, engine);
     buf_puts(&out, ",\"ttft\":");
     metrics_put_histogram(m, H_TTFT, &out);

@@ -8,6 +8,7 @@
 #ifndef ENGINE_SHADOW_H
 #define ENGINE_SHADOW_H
 
+#include "engine/base/hash.h"
 #include "engine/retired.h"
 
 enum {
@@ -51,6 +52,7 @@ struct shadow_key {
 struct shadow_book {
     char name[NAME_BYTES], sha256[65];    /* "": there was none */
     char beside[NAME_BYTES];              /* the live policy when it began */
+    struct sha256 params;                 /* of its own, as text */
     int64_t began_ns, until_ns, ended_ns; /* ended: 0: it runs */
     char why_ended[SHADOW_WHY], last_error[SHADOW_WHY];
     uint64_t n_asked, n_passed_over, n_equal; /* decisions; asked: it was, and its call stood */
@@ -109,6 +111,8 @@ void shadow_ask(struct shadow *s, const struct view *v);
 /* After it: this is what is done, and was not carried out yet. */
 void shadow_compare(struct shadow *s, const struct plan *live);
 void shadow_idle(struct shadow *s);
+/* p is about to take the place of live: what it was like beside that one, with these params, within the last hour. */
+void shadow_foretell(const struct shadow *s, const struct policy *live, int64_t now_ns, struct policy *p);
 
 /* ---- shadow_compare.c */
 

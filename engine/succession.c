@@ -178,11 +178,12 @@ static void forget_rest(struct live *l)
 
 int live_swap(struct live *l, struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
+    struct prediction predicted = p->predicted;
     live_settle(l, w, now_ns);
     TRY(replace(l, p, w, now_ns, e));
     l->n_swaps++;
     forget_rest(l);
-    probation_begin(&l->probation, w, now_ns);
+    probation_begin(&l->probation, w, &predicted, now_ns);
     return 0;
 }
 
@@ -284,7 +285,7 @@ bool live_retry(struct live *l, struct world *w, int64_t now_ns)
     if (replace(l, &again, w, now_ns, &e))
         return true;
     if (r->unproven)
-        probation_begin(&l->probation, w, now_ns);
+        probation_begin(&l->probation, w, NULL, now_ns);
     note_change(l, CHANGE_RETRIED, &before, "it has rested");
     return true;
 }

@@ -141,7 +141,7 @@ struct opts {
     char *file2;                  /* of diff: the second word; NULL: none */
     char *server, *client_config; /* NULL: as in engine/remote/client.h */
     char *as_name, *sha, *to;     /* NULL: not given */
-    bool activate, force, verify, as_json, try_first;
+    bool activate, force, verify, as_json, try_first, hold_to_prediction;
     /* lua-path */
     bool cpath;
     /* simulate */

@@ -399,6 +399,10 @@ static const struct opt_row rows[] = {
      "any earlier version, by 8 or more digits of its SHA-256 (default: the one before the live one)"},
     {"force", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH | IN_ACTIVATE | IN_ROLLBACK_OF, AT(force), NULL, "false",
      0, 0, NULL, "also a version that is in quarantine"},
+    {"hold-to-prediction", NULL, 0, OPT_SWITCH, GROUP_SCHEDULING, IN_PUSH | IN_ACTIVATE, AT(hold_to_prediction), NULL,
+     "false", 0, 0, NULL,
+     "the policy goes back by itself, too, when it does not bring what a what-if of the last hour predicted; without "
+     "one it is refused"},
     {"set", NULL, 0, OPT_LIST, GROUP_SCHEDULING, IN_LIMITS_OF, AT(set), "NAME=VALUE", NULL, 0, 0, NULL,
      "a limit and its new value, like max-num-seqs=64; may be given several times, and all are set or none"},
     {"verify", NULL, 0, OPT_SWITCH, GROUP_RESULTS, IN_LOG, AT(verify), NULL, "false", 0, 0, NULL,

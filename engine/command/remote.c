@@ -55,6 +55,7 @@ static int push(struct session *s, struct err *e)
         buf_printf(&s->path, "/admin/policies/%s", s->app->policy_name);
         session_flag(&s->path, "activate", o->activate ? NULL : "0");
         session_flag(&s->path, "force", o->force ? "1" : NULL);
+        session_flag(&s->path, "strict-prediction", o->hold_to_prediction ? "1" : NULL);
         if (session_ask(s, REMOTE_PUT, &source))
             say_live(s);
     }
@@ -70,6 +71,7 @@ static int activate(struct session *s, struct err *e)
     buf_printf(&s->path, "/admin/policies/%s/activate", o->file);
     session_flag(&s->path, "sha", o->sha);
     session_flag(&s->path, "force", o->force ? "1" : NULL);
+    session_flag(&s->path, "strict-prediction", o->hold_to_prediction ? "1" : NULL);
     if (session_ask(s, REMOTE_POST, NULL))
         say_live(s);
     return 0;

@@ -281,9 +281,12 @@ static int play_policy(struct reenactor *r, const struct recorded *x, struct err
     struct policy p;
     bool found;
     TRY(find_policy(r, x, &p, &found, e));
-    if (found)
+    if (found) {
+        p.predicted = r->predicted;
+        r->predicted = (struct prediction){0};
         engine_take(r->d.engine,
                     &(struct engine_message){.kind = IN_POLICY, .payload = memcpy(mem_new(sizeof p), &p, sizeof p)});
+    }
     return 0;
 }
 
@@ -421,6 +424,9 @@ static int play(struct reenactor *r, struct err *e)
         break;
     case 'w':
         reenact_replica(r, x);
+        break;
+    case 'o':
+        r->predicted = x->predicted;
         break;
     case 'g':
         TRY(play_policy(r, x, e));

@@ -28,6 +28,7 @@ struct reenactor {
     struct witness witness;
     struct held now, next;
     bool has_next;
+    struct prediction predicted; /* of the policy of the next line */
     uint64_t n_calls;
     struct reenact_drafts drafts;
     struct recorded *verdicts; /* read and not yet used, oldest first */

@@ -46,6 +46,7 @@ static const struct {
     [ORDER_UNRECORDED] = {507, "policy_unrecorded"},
     [ORDER_UNKNOWN] = {404, "unknown_version"},
     [ORDER_UNCLEAR] = {400, "invalid_sha"},
+    [ORDER_UNPREDICTED] = {409, "no_prediction"},
     [ORDER_IN_USE] = {409, "version_in_use"},
     [ORDER_BUSY] = {503, "busy"},
 };
@@ -96,6 +97,7 @@ static void order(struct admin *a, struct http_exchange *x, struct policy_order 
     admin_actor(a, x, actor);
     o->actor = actor;
     o->force = is_set(x, "force");
+    o->strict = is_set(x, "strict-prediction");
     if (policies_order(a->policies, o, fn, w) == 0)
         return;
     x->gone = NULL;
@@ -217,6 +219,11 @@ void admin_put_source(struct admin *a, struct http_exchange *x)
     http_query_find(x->head.query, "from", from, sizeof from);
     http_query_find(x->head.query, "activate", activate, sizeof activate);
     bool folder = !strcmp(from, "folder"), keep = !strcmp(activate, "0");
+    if (keep && is_set(x, "strict-prediction")) {
+        admin_refuse(x, 400, "invalid_value",
+                     "strict-prediction is for what goes live, and activate=0 keeps it only: which of them?");
+        return;
+    }
     if (*from && !folder) {
         admin_refuse(x, 400, "invalid_from",
                      "from may only be folder: the file of that name in the server's policy folder");

@@ -14,8 +14,16 @@ static const double MOST_SECONDS = 1e7;
 
 struct asker {
     struct whatif *whatif;
+    struct policies *policies;
     struct http_exchange *x;
 };
+
+/* It is taken along when the other one goes live. */
+static void keep_prediction(struct policies *p, const struct whatif_outcome *o)
+{
+    struct predicted_policy live = {o->live->sha256, o->live->params}, other = {o->other->sha256, o->other->params};
+    predictions_add(&p->predictions, live, other, o->predicted, clock_now(p->front->clock));
+}
 
 static void asker_gone(struct http_exchange *x)
 {
@@ -38,6 +46,8 @@ static void answered(void *ctx, const struct whatif_outcome *o)
         [WHATIF_STOPPED] = {503, "stopping"},
     };
     struct asker *w = ctx;
+    if (o->result == WHATIF_OK)
+        keep_prediction(w->policies, o);
     if (o->result == WHATIF_OK)
         http_answer(w->x, 200, "application/json", o->text, strlen(o->text));
     else if (o->result == WHATIF_REFUSED)
@@ -171,7 +181,7 @@ void admin_post_whatif(struct admin *a, struct http_exchange *x)
     take_live(a->policies, &ask.live);
     log_info("admin", "what if %s", ask.other.name);
     w = mem_new(sizeof *w);
-    *w = (struct asker){a->whatif, x};
+    *w = (struct asker){a->whatif, a->policies, x};
     x->user = w;
     x->gone = asker_gone;
     x->drop_on_eof = true;

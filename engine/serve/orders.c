@@ -19,7 +19,7 @@ struct order {
     struct policies *policies;
     enum order_kind kind;
     char name[POLICY_NAME_MAX + 1], asked[80], actor[AUDIT_ACTOR]; /* name "": any */
-    bool force, from_file, known; /* known: it passed before, its load may take longer */
+    bool force, strict, from_file, known; /* known: it passed before, its load may take longer */
     double seconds;
     int groups[MAX_RANKS], n_groups; /* of a canary */
     char path[POLICY_PATH];          /* "": the source came with the request, or is kept */
@@ -165,7 +165,8 @@ static void engine_answered(void *ctx, const struct call_reply *r)
         policies_now_live(p, r->text, r->n);
     struct audit_entry a = ledger_entry(o->actor, event_of(o), o->name, o->sha256);
     memcpy(a.from, before, sizeof a.from);
-    snprintf(a.reason, sizeof a.reason, "%s", o->force ? "forced" : "");
+    snprintf(a.reason, sizeof a.reason, "%s%s%s", o->force ? "forced" : "", o->force && o->strict ? ", " : "",
+             o->strict ? "held to its prediction" : "");
     if (o->kind == ORDER_CANARY)
         say_groups(o, a.reason, sizeof a.reason);
     note_and_end(o, &a, ORDER_OK, r->text);
@@ -282,6 +283,26 @@ static void send_canary(struct order *o, struct policy *made)
     calls_send(&o->policies->front->calls, IN_CANARY, c, 0, engine_answered, o);
 }
 
+/* What was predicted of the swap goes along. False: it was to be held to that, and cannot be; it is over. */
+static bool foretell(struct order *o, struct policy *made)
+{
+    const struct policies *p = o->policies;
+    const struct book *b = p->ledger->book;
+    struct predicted_policy live = {b->live[0] ? b->live : "native", p->params}, other = {o->sha256, o->params};
+    struct err e = {0};
+    int rc = predictions_find(&p->predictions, live, other, clock_now(p->front->clock), &made->predicted, &e);
+    made->predicted.is_strict = o->strict;
+    if (o->strict && !rc && !p->probation_ns)
+        rc = err_set(&e, E_UNSUPPORTED,
+                     "this server watches no policy (--policy-probation-seconds 0), so none can be "
+                     "held to its prediction");
+    if (!rc || !o->strict)
+        return true;
+    drop(made);
+    refuse(o, event_of(o), "refused", ORDER_UNPREDICTED, e.text);
+    return false;
+}
+
 static void load_done(struct text_job *job)
 {
     struct order *o = (struct order *)job;
@@ -309,7 +330,7 @@ static void load_done(struct text_job *job)
         send_shadow(o, made);
     else if (o->kind == ORDER_CANARY)
         send_canary(o, made);
-    else
+    else if (foretell(o, made))
         calls_send(&p->front->calls, IN_POLICY, made, 0, engine_answered, o);
 }
 
@@ -475,7 +496,12 @@ int policies_order(struct policies *p, const struct policy_order *asked, policy_
     if (p->n_orders >= POLICY_ORDERS)
         return E_FULL;
     struct order *o = mem_new(sizeof *o);
-    *o = (struct order){.kind = asked->kind, .force = asked->force, .seconds = asked->seconds, .fn = fn, .ctx = ctx};
+    *o = (struct order){.kind = asked->kind,
+                        .force = asked->force,
+                        .strict = asked->strict,
+                        .seconds = asked->seconds,
+                        .fn = fn,
+                        .ctx = ctx};
     snprintf(o->name, sizeof o->name, "%s", asked->name ? asked->name : "");
     snprintf(o->asked, sizeof o->asked, "%s", asked->sha ? asked->sha : "");
     snprintf(o->actor, sizeof o->actor, "%s", asked->actor);

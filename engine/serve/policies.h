@@ -10,6 +10,7 @@
 
 #include "engine/serve/followed.h"
 #include "engine/serve/front/front.h"
+#include "engine/serve/predictions.h"
 #include "engine/serve/versions/ledger.h"
 #include "lua/host.h"
 
@@ -30,10 +31,11 @@ enum order_result {
     ORDER_INIT_ERROR,
     ORDER_UNREADABLE,
     ORDER_QUARANTINED,
-    ORDER_UNRECORDED, /* its record cannot be written */
-    ORDER_UNKNOWN,    /* no such version */
-    ORDER_UNCLEAR,    /* sha is none, or the beginning of several */
-    ORDER_IN_USE,     /* live, previous or last good: it stays */
+    ORDER_UNRECORDED,  /* its record cannot be written */
+    ORDER_UNKNOWN,     /* no such version */
+    ORDER_UNCLEAR,     /* sha is none, or the beginning of several */
+    ORDER_UNPREDICTED, /* strict, and nothing was predicted, or nobody would look */
+    ORDER_IN_USE,      /* live, previous or last good: it stays */
     ORDER_BUSY
 };
 
@@ -50,6 +52,7 @@ struct policy_order {
     const char *sha;    /* a prefix; "" or NULL: the newest of that name */
     const char *actor;  /* for the record, engine/serve/versions/audit.h */
     bool force;         /* quarantine does not count */
+    bool strict;        /* LOAD, ACTIVATE: held to what was predicted of it (engine/prediction.h) */
     struct buf *source; /* LOAD, KEEP, SHADOW, CANARY: moves; empty: the file of that name is read; SHADOW, CANARY:
                            `sha` is meant */
     double seconds;     /* SHADOW, CANARY: for so long */
@@ -68,7 +71,8 @@ struct policies {
     char watched_name[POLICY_NAME_MAX + 1];
     const char *watched_dir; /* which it may not lead out of; NULL: anywhere */
     bool loading;            /* a load from the file is under way */
-    struct list orders;      /* the first is being carried out */
+    struct predictions predictions;
+    struct list orders; /* the first is being carried out */
     int n_orders;
     char *params;    /* of the live one, those that were set: a JSON object; NULL: none */
     int64_t live_ns; /* since when it is live */

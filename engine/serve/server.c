@@ -443,7 +443,7 @@ static int start_parts(struct server *s, struct err *e)
     if (u->batch_dir)
         TRY(open_batches(s, e));
     TRY(loop_create(&s->loop, e));
-    s->whatif = (struct whatif){.front = &s->front, .loop = s->loop, .window = u->whatif};
+    s->whatif = (struct whatif){.front = &s->front, .loop = s->loop, .window = u->whatif, .stretch_s = u->probation_s};
     struct http_setup h = {.loop = s->loop,
                            .clock = u->clock,
                            .limits = u->http,

@@ -164,6 +164,10 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'policy_probations_total{result="withdrawn"}': "bad_error",
     'policy_probations_total{result="rolled_back"}': Elsewhere(("tests/e2e/probation.py", 'result="rolled_back"')),
     'policy_probations_total{result="committed"}': Elsewhere(("tests/policy/probation.c", "counts_of")),
+    **{
+        f'policy_predictions_total{{result="{how}"}}': Elsewhere(("tests/policy/probation.c", f'"{how}"'))
+        for how in ("as_predicted", "better", "worse", "undecided", "unknown")
+    },
     "policy_probation": "refuse",
     "policy_swap_seconds": "refuse",
     "policy_shadow": "shadow",

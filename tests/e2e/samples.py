@@ -112,6 +112,63 @@ def numbers_are_what_the_samples_say(folder):
     assert "other traffic of the generator" in out and "fewer than" not in out
 
 
+def crowded(folder):
+    """A trace of tenant b, who asks now and then, beside a crowd of tenant a's; of more tenants than are shown."""
+    path = os.path.join(folder, "tenants.csv")
+    with open(path, "w") as f:
+        f.write("arrival_s,input_tokens,output_tokens,tenant\n")
+        for i in range(48):
+            f.write(f"{i * 0.01},2000,20,a\n")
+            if i % 8 == 4:
+                f.write(f"{i * 0.01},900,10,b\n")
+        for i in range(8):
+            f.write(f"{1 + i},{100 + i},2,other-{i}\n")
+    return ["--trace", path]
+
+
+def tenants_have_bands_too(folder):
+    n = 20
+    small = ["--ranks", "8", "--max-num-seqs", "4"]
+    args = [*H200, *crowded(folder), *small, "--policy", "fcfs", "--policy", "fair", "--policy", "fcfs"]
+    out, result = bands(folder, *args, "--samples", str(n))
+    tenants = {t["tenant"]: t for t in result["bands"]["tenants"]}
+    assert list(tenants) == [t["tenant"] for t in result["runs"][0]["tenants"]], list(tenants)
+    assert len(tenants) == 10 and "2 more tenants with fewer tokens" in out
+    for t in tenants.values():
+        one, two, _ = (p["metrics"] for p in t["policies"])
+        for m in (*one.values(), *two.values()):
+            q, known = m["quantiles"], [v for v in m["samples"] if v is not None]
+            assert q["n"] == len(known) and (not known or (q["p5"], q["p50"], q["p95"]) == band(known)), (
+                t["tenant"],
+                m,
+            )
+        assert one["finished"]["samples"] == [one["requests"]["samples"][0]] * n, one["finished"]
+        other, same, _ = t["pairs"]
+        assert (same["first"], same["second"]) == ("fcfs", "fcfs")
+        assert same["metrics"] and all(p["second_is"] == "tie" for p in same["metrics"].values()), same
+        for key, p in other["metrics"].items():
+            less = [y - x for x, y in zip(one[key]["samples"], two[key]["samples"]) if None not in (x, y)]
+            low, middle, high = band(less)
+            assert (p["difference"]["p5"], p["difference"]["p50"], p["difference"]["p95"]) == (low, middle, high), key
+            assert p["second_is"] == ("tie" if low <= 0 <= high else "better" if high < 0 else "worse"), (key, p)
+    # the tokens of all are those of its tenants
+    for p in range(3):
+        parts = [t["policies"][p]["metrics"]["output_tokens"]["samples"] for t in tenants.values()]
+        assert {sum(each) for each in zip(*parts)} == {48 * 20 + 6 * 10 + 8 * 2}
+    assert tenants["b"]["pairs"][0]["metrics"]["ttft_ms.p50"]["second_is"] == "better", tenants["b"]["pairs"][0]
+    # both tables: the medians of b, and by how much it fares better
+    blocks = re.findall(r"^tenant b\n((?:  .*\n)+)", out, re.M)
+    assert len(blocks) == 2, out
+    q = tenants["b"]["policies"][0]["metrics"]["ttft_ms.p50"]["quantiles"]
+    shown = re.match(r"  finished +6 +6 +6\n  TTFT p50 \(ms\) +~?([\d.]+) \(([\d.]+)\.\.([\d.]+)\)", blocks[0])
+    assert shown, blocks[0]
+    for text, v in zip(shown.groups(), (q["p50"], q["p5"], q["p95"])):
+        assert abs(float(text) - v) <= 0.001 * q["p95"], (shown[0], v)
+    assert re.match(r"  TTFT p50 \(ms\) +-[\d.]+% \(-[\d.]+\.\.-[\d.]+\) better +\+0.0% \S+ +tie\n", blocks[1]), blocks[
+        1
+    ]
+
+
 def a_policy_ties_with_itself(folder):
     out, result = bands(folder, *H200, *GENERATED, "--policy", "shift", "--policy", "shift", "--samples", "6")
     (pair,) = result["bands"]["pairs"]
@@ -218,6 +275,7 @@ cases.run(
     [
         the_same_bytes_however_many_at_once,
         numbers_are_what_the_samples_say,
+        tenants_have_bands_too,
         a_policy_ties_with_itself,
         a_slower_policy_does_not,
         without_errors_a_band_has_no_width,

@@ -70,6 +70,13 @@ class Page:
             value,
         )
 
+    def rows(self, name):
+        """In one go: they are made anew four times a second."""
+        return self.d.execute_script(
+            "return [...document.getElementById(arguments[0]).rows].map(r => [...r.cells].map(c => c.textContent))",
+            name,
+        )
+
     def press(self, *keys):
         ActionChains(self.d).send_keys(*keys).perform()
 
@@ -226,6 +233,75 @@ def a_parameter_is_set(p):
     )
 
 
+def limits_are_shown_and_set(p):
+    def limits():
+        return json.loads(p.s.ask("GET", "/admin/limits")[1])["limits"]
+
+    p.until("the limits", lambda: p["limit-max_num_seqs"].get_attribute("value") == str(limits()["max_num_seqs"]))
+    assert len(p["limits"].find_elements(By.TAG_NAME, "input")) == len(limits())
+    box = p["limit-max_num_seqs"]
+    box.click()
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys("7", Keys.ENTER)
+    p.until("it is said", lambda: p["limits-said"].text.startswith("max_num_seqs ") and "-> 7" in p["limits-said"].text)
+    assert limits()["max_num_seqs"] == 7
+    p.until("at most seven run", lambda: int(p["running"].text) <= 7)
+    before = limits()
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys("0", Keys.ENTER)  # what a server says is shown at the field
+    p.until("a refusal", lambda: "max_num_seqs" in p["limit-max_num_seqs-said"].text)
+    assert box.get_attribute("aria-invalid") is not None and "bad" in p["limit-max_num_seqs-said"].get_attribute(
+        "class"
+    )
+    assert limits() == before
+    box.send_keys(Keys.CONTROL, "a")
+    box.send_keys("128", Keys.TAB)
+    p.until("it is as it was", lambda: limits()["max_num_seqs"] == 128)
+    p.until("no refusal any more", lambda: box.get_attribute("aria-invalid") is None)
+    p.s.ask("PATCH", "/admin/limits", json.dumps({"max_park_seconds": 3.5}))  # somebody else does
+    p.until("that, too", lambda: p["limit-max_park_seconds"].get_attribute("value") == "3.5")
+
+
+HOLDING = """return { api = 1, needs = {}, doc = "holds low requests", admit = function(r, view, act)
+  if r.priority > 0 and not r.again then act.hold(r, "low requests rest", view.now + 0.03) end
+end, step = function(view, act)
+  for _, g in ipairs(view.idle) do
+    local b = act.batch(g)
+    b:decodes()
+    b:prefill(view.waiting, 512)
+    if b.tokens > 0 then act.forward(g, b) end
+  end
+end }
+"""
+
+
+def holds_and_what_was_predicted_are_seen(p):
+    p["name"].clear()
+    p["name"].send_keys("holding")
+    p.write(HOLDING)
+    p.until("it passes", p["live"].is_enabled)
+    p["whatif"].click()
+    p.until("it was tried", lambda: "without an error" in p["said"].text)
+    p["live"].click()
+    p.until("it is live", lambda: p["p-name"].text == "holding")
+    p.until("holds by class", lambda: "low requests rest" in p["classes"].text)
+    p.until("holds by reason", lambda: "low requests rest" in p["holds"].text)
+    p.until("the probation", lambda: "holding is watched" in p["pr-said"].text)
+    first = p.rows("pr-rows")[0]
+    assert first[0] == "Time to first token, mean" and "%" in first[1], p.rows("pr-rows")
+    assert "By a what-if on " in p["pr-from"].text, p["pr-from"].text
+    it = json.loads(p.s.ask("GET", "/admin/policy")[1])["probation"]["prediction"]["what_if"]["changes"][0]
+    assert it["predicted"] > 0.1, it  # it holds half of them
+    # it came out somehow: what the page says of that is what the server says
+    p.until("its end", lambda: p["pr-said"].text.startswith("The last one, of holding "))
+    last = json.loads(p.s.ask("GET", "/admin/policy")[1])["last_probation"]
+    assert last["reason"] in p["pr-said"].text, (last, p["pr-said"].text)
+    seen = last["prediction"]["what_if"]["changes"]
+    words = {"as_predicted": "as predicted", "worse": "worse than predicted", "better": "better than predicted"}
+    for one, row in zip(seen, p.rows("pr-rows"), strict=True):
+        assert row[3] == words.get(one["result"], row[3]) and ("observed" in one) == ("%" in row[2]), (one, row)
+
+
 def it_can_be_used_without_a_mouse(p):
     p.d.execute_script("document.activeElement.blur(); window.scrollTo(0, 0)")
     seen = []
@@ -252,12 +328,14 @@ def both_themes_have_contrast(p):
         p.d.execute_cdp_cmd(
             "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": theme}]}
         )
-        for name in ("p-name", "p-doc", "said", "b-said"):
+        for name in ("p-name", "p-doc", "said", "b-said", "limits-said", "pr-said"):
             ratio = p.d.execute_script(CONTRAST, p[name])
             assert ratio >= 4.5, (theme, name, ratio)
         if KEEP:
             time.sleep(1)
             p.d.save_screenshot(os.path.join(KEEP, f"room-{theme}.png"))
+            p.d.execute_script("document.getElementById('queue-title').scrollIntoView()")
+            p.d.save_screenshot(os.path.join(KEEP, f"limits-{theme}.png"))
 
 
 CONTRAST = """
@@ -279,6 +357,7 @@ def nothing_went_wrong_in_the_browser(p):
         and " 401 " not in m["message"]
         and "/admin/polic" not in m["message"]
         and "/admin/what-if" not in m["message"]
+        and "/admin/limits" not in m["message"]
     ]  # what was refused on purpose above
     assert not wrong, wrong
 
@@ -292,6 +371,8 @@ CASES = [
     one_is_asked_beside_the_live_one,
     it_goes_live_and_back,
     a_parameter_is_set,
+    limits_are_shown_and_set,
+    holds_and_what_was_predicted_are_seen,
     it_can_be_used_without_a_mouse,
     both_themes_have_contrast,
     nothing_went_wrong_in_the_browser,
@@ -307,7 +388,7 @@ os.environ["MOONSHIFT_BUILD"] = os.path.dirname(options.binary)
 from serving import Server  # noqa: E402
 
 failed = 0
-with Server("--admin-key", "sesame", policy="static:dp=2") as server:
+with Server("--admin-key", "sesame", "--policy-probation-seconds", "8", policy="static:dp=2") as server:
     stop, driver = threading.Event(), browser()
     clients, page = load(server, stop), Page(driver, server)
     for case in CASES:

@@ -257,6 +257,72 @@ static void the_harmless_are_kept(void **state)
     buf_free(&shift);
 }
 
+/* ---- what was predicted */
+
+static void make_live_as_predicted(struct rig *t, const char *source, struct prediction predicted)
+{
+    struct err e = {0};
+    struct policy *p = mem_new(sizeof *p);
+    if (lua_policy_load(p, "mine", source, strlen(source), &t->opts, NULL, &e))
+        fail_msg("%s", e.text);
+    p->predicted = predicted;
+    rig_post(t, IN_POLICY, p, 0);
+    rig_turn(t);
+    assert_int_equal(t->reply_code, 0);
+}
+
+struct foretold {
+    double tpot;  /* predicted; NAN: nothing is */
+    double rises; /* so many times as many come from the swap on; else nothing has changed */
+    bool is_strict;
+    const char *outcome, *result, *says;
+};
+
+static const struct foretold foretold[] = {
+    {0, 1, true, "committed", "as_predicted", "no guard has tripped; as predicted: TPOT "},
+    {5, 1, false, "committed", "better", "better than predicted: TPOT "},
+    {-0.9, 1, false, "committed", "worse", "no guard has tripped; worse than predicted: TPOT "},
+    {-0.9, 1, true, "rolled_back", "worse", "held to its prediction, it is worse than predicted: TPOT "},
+    {-0.9, 2, false, "committed", "undecided", "undecided whether as predicted: TPOT "},
+    {NAN, 1, true, "committed", "unknown", "too little to compare its prediction with"},
+};
+
+static void predictions_are_looked_back_at(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof foretold / sizeof *foretold; i++) {
+        const struct foretold *x = &foretold[i];
+        struct rig t;
+        struct load l;
+        char text[500];
+        struct prediction p = {
+            .is_made = true, .is_strict = x->is_strict, .n_requests = 500, .shadow = {.n_asked = 10, .n_equal = 9}};
+        p.changes[PREDICTED_TPOT] = (struct predicted_change){x->tpot, x->tpot, x->tpot, !isnan(x->tpot)};
+        open_loaded(&t, &l, 40, 1);
+        make_live(&t, "good", good);
+        drive(&t, &l, 2 * PROBATION_S);
+        make_live_as_predicted(&t, good, p);
+        assert_true(rig_state(&t, "policy.probation.prediction.shadow.equal") == 0.9);
+        l.rate = RATE * x->rises;
+        for (int k = 0; k < 12 && t.n_told < 2; k++)
+            drive(&t, &l, PROBATION_S / 4);
+        policy_text(&t, "last_probation", "reason", text, sizeof text);
+        print_message("%s\n", text);
+        assert_non_null(strstr(text, x->says));
+        assert_non_null(strstr(t.told, text)); /* the event says the same */
+        policy_text(&t, "last_probation", "outcome", text, sizeof text);
+        assert_string_equal(text, x->outcome);
+        assert_string_equal(live_policy(&t), strcmp(x->outcome, "committed") ? "good" : "mine");
+        assert_true(rig_state(&t, "policy.last_probation.prediction.strict") == x->is_strict);
+        char line[80];
+        snprintf(line, sizeof line, "policy_predictions_total{result=\"%s\"}", x->result);
+        assert_true(rig_metric(&t, line) == 1);
+        rig_settle(&t);
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
 /* ---- a rank that fails */
 
 /* Whoever is live then serves with less: more than one rank can do comes in. */
@@ -379,9 +445,10 @@ static void it_can_be_off(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(harm_goes_back_by_itself),     cmocka_unit_test(state_and_texts_are_those_of_before),
-        cmocka_unit_test(the_harmless_are_kept),        cmocka_unit_test(a_rank_that_fails_is_no_policys_fault),
-        cmocka_unit_test(whatever_comes_ends_it_first), cmocka_unit_test(it_can_be_off),
+        cmocka_unit_test(harm_goes_back_by_itself),       cmocka_unit_test(state_and_texts_are_those_of_before),
+        cmocka_unit_test(the_harmless_are_kept),          cmocka_unit_test(a_rank_that_fails_is_no_policys_fault),
+        cmocka_unit_test(whatever_comes_ends_it_first),   cmocka_unit_test(it_can_be_off),
+        cmocka_unit_test(predictions_are_looked_back_at),
     };
     return cmocka_run_group_tests_name("probation", tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* A probation that ends in a rollback by itself, recorded: the recording says nothing of it, and a replay, which has
  * the same events at the same times, sends the policy back at the same decision. Turns and questions that no recording
- * has in between change nothing. A replay that watches for another time differs, so the probation was in it. */
+ * has in between change nothing. A replay that watches for another time differs, so the probation was in it. One that
+ * ends because the policy misses what was predicted of it is the same: the prediction is in the recorded order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,6 +19,14 @@
 
 enum { REQUESTS = 900 };
 
+/* What b waits, and what was predicted of that. */
+struct waits {
+    int64_t ns;
+    struct prediction predicted;
+};
+
+static struct waits waits;
+
 /* The native policy, which lets tenant b wait. */
 static enum verdict let_b_wait(void *ctx, const struct request *r, const struct view *v, struct admission *a,
                                struct err *e)
@@ -25,7 +34,7 @@ static enum verdict let_b_wait(void *ctx, const struct request *r, const struct 
     (void)ctx;
     (void)e;
     if (!strcmp(r->spec->tenant, "b") && r->state == REQ_WAITING) {
-        a->hold_until_ns = v->now_ns + 400000000;
+        a->hold_until_ns = v->now_ns + waits.ns;
         snprintf(a->why, sizeof a->why, "b waits");
     }
     return VERDICT_OK;
@@ -58,6 +67,7 @@ static void drive(struct rig *t)
         if (tag == REQUESTS / 2) {
             struct policy *p = mem_new(sizeof *p);
             lazy(p);
+            p->predicted = waits.predicted;
             queue_post(engine_inbox(t->engine), &(struct engine_message){.kind = IN_POLICY, .payload = p});
         }
     }
@@ -106,16 +116,12 @@ static bool play(const char *path, int64_t probation_ns, uint64_t *n_decisions)
     return equal;
 }
 
-static void a_recording_need_not_know(void **state)
+/* Serves, recorded; lazy was the second policy. */
+static void record(const char *path, bool goes_back)
 {
-    (void)state;
-    char folder[] = "/tmp/moonshift-probation-XXXXXX", path[96];
     struct err e = {0};
     struct rig t;
     struct recorder *rec = NULL;
-    uint64_t n, fewer;
-    assert_non_null(mkdtemp(folder));
-    snprintf(path, sizeof path, "%s/live.rec", folder);
     if (recorder_open(&rec, path, NULL, &e))
         fail_msg("%s", e.text);
     open_rig(
@@ -127,10 +133,21 @@ static void a_recording_need_not_know(void **state)
         &(struct recorder_start){engine_node(t.engine), model_config(t.model), (struct layout){0, 0, 1}, 16, "test"},
         t.engine);
     drive(&t);
-    assert_string_equal(engine_policy(t.engine)->sha256, "native");
-    assert_true(engine_policy(t.engine)->generation == 3); /* lazy was the second, and has gone by itself */
+    assert_string_equal(engine_policy(t.engine)->sha256, goes_back ? "native" : "lazy");
+    assert_true(engine_policy(t.engine)->generation == (goes_back ? 3 : 2));
     close_rig(&t);
     recorder_close(rec);
+}
+
+static void a_recording_need_not_know(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/moonshift-probation-XXXXXX", path[96];
+    uint64_t n, fewer;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/live.rec", folder);
+    waits = (struct waits){.ns = 400000000};
+    record(path, true);
     assert_true(play(path, 0, &n));
     assert_true(n > REQUESTS);
     assert_false(play(path, 6000000000, &fewer));
@@ -139,8 +156,60 @@ static void a_recording_need_not_know(void **state)
     rmdir(folder);
 }
 
+/* The same lines without those of one kind. */
+static void leave_out(const char *path, char kind, const char *to)
+{
+    FILE *in = fopen(path, "r"), *out = fopen(to, "w");
+    char *text = NULL;
+    size_t cap = 0;
+    int n = 0;
+    assert_true(in && out);
+    while (getline(&text, &cap, in) > 0) {
+        n += text[0] == kind;
+        if (text[0] != kind)
+            fputs(text, out);
+    }
+    free(text);
+    fclose(in);
+    fclose(out);
+    assert_int_equal(n, 1);
+}
+
+/* b waits so little that no guard minds, and the mean is twice what was promised: only a strict order sends it back. */
+static void what_was_predicted_is_in_the_order(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/moonshift-probation-XXXXXX", path[96], without[96];
+    uint64_t n, other;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/live.rec", folder);
+    snprintf(without, sizeof without, "%s/without.rec", folder);
+    waits = (struct waits){.ns = 40000000,
+                           .predicted = {.is_made = true,
+                                         .ago_s = 1.0 / 3,
+                                         .window_s = 12.5,
+                                         .n_requests = 1000,
+                                         .guessed = 0.1,
+                                         .shadow = {.n_asked = 7, .n_equal = 5, .n_failed = 1}}};
+    waits.predicted.changes[PREDICTED_TTFT] = (struct predicted_change){1.0 / 30, -0.1, 0.2 / 3, 9};
+    record(path, false);
+    assert_true(play(path, 0, &n));
+    unlink(path);
+    waits.predicted.is_strict = true;
+    record(path, true);
+    assert_true(play(path, 0, &n));
+    assert_true(n > REQUESTS);
+    leave_out(path, 'o', without);
+    assert_false(play(without, 0, &other));
+    assert_true(other < n);
+    unlink(path);
+    unlink(without);
+    rmdir(folder);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_recording_need_not_know)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_recording_need_not_know),
+                                       cmocka_unit_test(what_was_predicted_is_in_the_order)};
     return cmocka_run_group_tests_name("probation", tests, NULL, NULL);
 }

@@ -39,18 +39,20 @@ struct scene {
     bool in_burst; /* the swap waits for a long queue */
     double rises;  /* times as many requests come from the swap on; 0: as many */
     struct harm harm;
+    const struct prediction *predicted; /* NULL: nothing was */
 };
 
 struct told {
     enum probation_outcome outcome;
     double after_s;
     char reason[PROBATION_REASON_BYTES];
+    struct prediction_seen seen;
 };
 
 /* One server, first come first served. */
 struct queue_sim {
     const struct scene *scene;
-    struct rng rng;
+    struct rng rng, luck; /* what comes, and how it fares: the same comes, whoever serves */
     struct guards *guards;
     struct probation probation;
     struct metrics metrics;
@@ -122,7 +124,7 @@ static void arrive(struct queue_sim *q, double s)
     spec->priority = rng_below(&q->rng, 4) == 0;
     snprintf(spec->tenant, sizeof spec->tenant, "%s", names[dice < 0.5 ? 0 : dice < 0.8 ? 1 : 2]);
     guards_arrived(q->guards, spec);
-    if (q->swapped && rng_unit(&q->rng) < h->refuse) {
+    if (q->swapped && rng_unit(&q->luck) < h->refuse) {
         q->metrics.counters[C_REFUSED_POLICY]++;
         return;
     }
@@ -144,7 +146,7 @@ static void serve_one(struct queue_sim *q)
     struct request *r = q->line[at];
     double begins = fmax(q->free_s, (double)r->spec->arrival_ns / SECOND);
     double takes = (50 + r->spec->n_prompt) / 300.0 * q->scene->busy / q->scene->rate *
-                   (q->swapped && h->slower ? h->slower : 1) * (0.8 + 0.4 * rng_unit(&q->rng));
+                   (q->swapped && h->slower ? h->slower : 1) * (0.8 + 0.4 * rng_unit(&q->luck));
     look(q, begins);
     memmove(q->line + q->head + 1, q->line + q->head, (size_t)q->n_starved * sizeof *q->line);
     q->head++;
@@ -155,7 +157,7 @@ static void serve_one(struct queue_sim *q)
     int n_output = 20;
     q->metrics.counters[C_STEPS] += 10;
     q->metrics.counters[C_GENERATION_TOKENS] += (uint64_t)n_output;
-    if (q->swapped && h->preempt && rng_below(&q->rng, 2)) {
+    if (q->swapped && h->preempt && rng_below(&q->luck, 2)) {
         q->metrics.counters[C_PREEMPTIONS]++;
         q->metrics.counters[C_RECOMPUTED] += (uint64_t)r->spec->n_prompt;
     }
@@ -165,7 +167,7 @@ static void serve_one(struct queue_sim *q)
     guards_first_token(q->guards, r, r->first_token_ns);
     probation_note_first_token(&q->probation, r);
     r->n_tokens = r->spec->n_prompt + n_output;
-    double token = 0.02 * (0.7 + 0.6 * rng_unit(&q->rng)) + (q->swapped ? h->token_s : 0);
+    double token = 0.02 * (0.7 + 0.6 * rng_unit(&q->luck)) + (q->swapped ? h->token_s : 0);
     r->last_token_ns = r->first_token_ns + ns_of(token * (n_output - 1));
     guards_ended(q->guards, r);
 }
@@ -183,22 +185,32 @@ static void swap(struct queue_sim *q, double s)
 {
     look(q, s);
     q->swapped = true;
-    probation_begin(&q->probation, &q->world, ns_of(s));
+    probation_begin(&q->probation, &q->world, q->scene->predicted, ns_of(s));
+    probation_tend(&q->probation);
 }
 
-static struct told run(const struct scene *c)
+static void open_queue(struct queue_sim *q, const struct scene *c)
 {
     static struct request requests[MOST_REQUESTS];
     static struct request_spec specs[MOST_REQUESTS];
     static struct request *line[2 * MOST_REQUESTS];
-    struct queue_sim q = {.scene = c, .guards = guards_create(30000000000, 0)};
-    q.requests = requests;
-    q.specs = specs;
-    q.line = line;
+    memset(requests, 0, sizeof requests);
+    memset(specs, 0, sizeof specs);
+    *q = (struct queue_sim){.scene = c, .guards = guards_create(30000000000, 0)};
+    q->requests = requests;
+    q->specs = specs;
+    q->line = line;
+    q->probation.guards = q->guards;
+    q->told.outcome = PROBATION_GOES_ON;
+    rng_init(&q->rng, c->seed);
+    rng_init(&q->luck, c->seed + 1);
+}
+
+static struct told run(const struct scene *c)
+{
+    struct queue_sim q;
+    open_queue(&q, c);
     q.world.metrics = &q.metrics;
-    q.probation.guards = q.guards;
-    q.told.outcome = PROBATION_GOES_ON;
-    rng_init(&q.rng, c->seed);
     double swap_s = 40 + 30 * rng_unit(&q.rng), next = 0.5;
     while (q.n_requests < MOST_REQUESTS - 1 && q.told.outcome == PROBATION_GOES_ON) {
         while (q.n_line - q.head > q.n_starved && q.free_s <= next && q.told.outcome == PROBATION_GOES_ON)
@@ -213,8 +225,7 @@ static struct told run(const struct scene *c)
         next += gap(&q, next);
     }
     guards_free(q.guards);
-    memset(requests, 0, (size_t)q.n_requests * sizeof *requests);
-    memset(specs, 0, (size_t)q.n_requests * sizeof *specs);
+    q.told.seen = q.probation.last.seen;
     return q.told;
 }
 
@@ -243,6 +254,11 @@ static void tails_are_those_of_sums_and_draws(void **state)
     }
     assert_true(fabs((double)hits / tries - stats_binomial_tail(30, 0.13, 7)) < 0.004);
     float v[] = {5, 1, 4, 2, 3};
+    /* tables of Student's t */
+    assert_true(fabs(stats_student_tail(1, 1) - 0.25) < 1e-12 && stats_student_tail(0, 7) == 0.5);
+    assert_true(fabs(stats_student_tail(2.764, 10) - 0.01) < 1e-5 && fabs(stats_student_tail(6.869, 5) - 5e-4) < 1e-6);
+    assert_true(fabs(stats_student_quantile(0.025, 29) - 2.0452) < 1e-4);
+    assert_true(fabs(stats_student_quantile(0.025, 2) - 4.3027) < 1e-4);
     stats_sort(v, 5);
     assert_true(stats_quantile(v, 5, 0.5) == 3 && stats_quantile(v, 5, 0.9) == 5 && stats_quantile(v, 5, 0) == 1);
 }
@@ -334,12 +350,170 @@ static void harm_is_found_and_named(void **state)
     }
 }
 
+/* ---- what was predicted */
+
+enum { STRETCHES = 40, TRIED = 1500 };
+static const int64_t STRETCH_NS = 30000000000;
+
+struct played {
+    struct span_sums all, /* its tokens in a second */ stretches[STRETCHES];
+};
+
+/* Another day's traffic of the same kind, all of it under one policy. */
+static void play(const struct scene *like, bool other, struct played *out)
+{
+    struct scene c = *like;
+    struct queue_sim q;
+    c.seed += 7000000;
+    c.rises = 0; /* that more will come is in no traffic of before */
+    open_queue(&q, &c);
+    q.world.metrics = &q.metrics;
+    q.swapped = other;
+    for (double next = 0.5; q.n_requests < TRIED;) {
+        while (q.n_line > q.head && q.free_s <= next)
+            serve_one(&q);
+        arrive(&q, next);
+        next += gap(&q, next);
+    }
+    while (q.n_line > q.head)
+        serve_one(&q);
+    *out = (struct played){0};
+    for (int i = 0; i < q.n_requests; i++) {
+        const struct request *r = &q.requests[i];
+        int64_t at = r->spec->arrival_ns / STRETCH_NS;
+        struct span_sums *into[] = {&out->all, at < STRETCHES ? &out->stretches[at] : NULL};
+        for (int k = 0; k < 2 && into[k]; k++) {
+            into[k]->n_ttft++;
+            into[k]->ttft_s += (double)(r->first_token_ns - r->spec->arrival_ns) * 1e-9;
+            into[k]->tpot_s += (double)(r->last_token_ns - r->first_token_ns) * 1e-9 / 19;
+        }
+        out->all.tokens += r->spec->n_prompt + 20;
+    }
+    out->all.tokens /= q.free_s;
+    guards_free(q.guards);
+}
+
+static void stretch_to(struct predicted_change *c, double change)
+{
+    c->least = !c->n_stretches || change < c->least ? change : c->least;
+    c->most = !c->n_stretches || change > c->most ? change : c->most;
+    c->n_stretches++;
+}
+
+static struct prediction predict(const struct scene *c)
+{
+    static struct played live, other;
+    struct prediction p = {.is_made = true, .is_strict = true};
+    play(c, false, &live);
+    play(c, true, &other);
+    struct predicted_change *ttft = &p.changes[PREDICTED_TTFT], *tpot = &p.changes[PREDICTED_TPOT];
+    ttft->change = other.all.ttft_s / live.all.ttft_s - 1;
+    tpot->change = other.all.tpot_s / live.all.tpot_s - 1;
+    stretch_to(ttft, ttft->change);
+    stretch_to(tpot, tpot->change);
+    for (int i = 0; i < STRETCHES; i++)
+        if (live.stretches[i].n_ttft >= 20) {
+            stretch_to(ttft, other.stretches[i].ttft_s / live.stretches[i].ttft_s - 1);
+            stretch_to(tpot, other.stretches[i].tpot_s / live.stretches[i].tpot_s - 1);
+        }
+    struct predicted_change *throughput = &p.changes[PREDICTED_THROUGHPUT];
+    throughput->change = other.all.tokens / live.all.tokens - 1;
+    stretch_to(throughput, throughput->change);
+    return p;
+}
+
+static bool was_held(const struct told *t)
+{
+    return t->outcome == PROBATION_ROLLED_BACK && strstr(t->reason, "held to its prediction");
+}
+
+/* Changes that are real, and predicted by a simulation of other traffic of the kind: nothing is sent back for them. */
+static void what_was_predicted_is_no_miss(void **state)
+{
+    (void)state;
+    static const double slower[] = {0, 0.8, 1.1}, tokens[] = {0, 0.004, -0.004};
+    const char *many = getenv("MOONSHIFT_NULLS");
+    int tries = many ? atoi(many) : getenv("MOONSHIFT_SLOW") ? 50 : 100;
+    int missed = 0, how[CAME_COUNT] = {0};
+    struct rng rng = {12};
+    for (int i = 0; i < tries; i++) {
+        struct scene c = any_null(&rng, 5000 + (uint64_t)i);
+        c.harm = (struct harm){.slower = slower[i % 3], .token_s = tokens[i / 3 % 3], .delay_s = i % 2 ? 0.3 : 0};
+        struct prediction p = predict(&c);
+        c.predicted = &p;
+        struct told t = run(&c);
+        missed += was_held(&t);
+        how[t.seen.how]++;
+        if (was_held(&t))
+            print_message("rate %.1f busy %.2f shape %.1f surge %.0f burst %d rises %.1f slower %.1f token %.3f after "
+                          "%.0f: %s\n",
+                          c.rate, c.busy, c.shape, c.surge, c.in_burst, c.rises, c.harm.slower, c.harm.token_s,
+                          t.after_s, t.reason);
+    }
+    print_message("%d predictions that were right: %d held against the policy; unknown %d, as predicted %d, better %d, "
+                  "undecided %d, worse %d\n",
+                  tries, missed, how[0], how[1], how[2], how[3], how[4]);
+    assert_true(missed * 200 <= tries);
+    assert_true(how[CAME_AS_PREDICTED] * 2 >= tries);
+}
+
+struct promise {
+    const char *what, *says;
+    double ttft, tpot; /* predicted */
+    bool is_strict;
+    struct harm harm;
+    enum came_out how;
+};
+
+static const struct promise promises[] = {
+    {"what it promised is not there", "TTFT", -0.6, 0, true, {.slower = 1}, CAME_WORSE},
+    {"tokens come slower than promised", "TPOT", 0, 0, true, {.token_s = 0.006}, CAME_WORSE},
+    {"the same, and nobody holds it to that", "TPOT", 0, 0, false, {.token_s = 0.006}, CAME_WORSE},
+    {"tokens come as slowly as promised", "TPOT", 0, 0.3, true, {.token_s = 0.006}, CAME_AS_PREDICTED},
+    {"tokens come faster than promised", "TPOT", 0, 0, true, {.token_s = -0.006}, CAME_BETTER},
+};
+
+static void misses_are_found_and_only_orders_send_back(void **state)
+{
+    (void)state;
+    enum { TRIES = 12 };
+    for (size_t i = 0; i < sizeof promises / sizeof *promises; i++) {
+        const struct promise *x = &promises[i];
+        struct prediction p = {.is_made = true, .is_strict = x->is_strict};
+        stretch_to(&p.changes[PREDICTED_TTFT], p.changes[PREDICTED_TTFT].change = x->ttft);
+        stretch_to(&p.changes[PREDICTED_TPOT], p.changes[PREDICTED_TPOT].change = x->tpot);
+        int as_said = 0, back = 0;
+        struct told last = {0};
+        for (int k = 0; k < TRIES; k++) {
+            struct scene c = {.seed = 300 + (uint64_t)k,
+                              .rate = 10,
+                              .busy = 0.3,
+                              .shape = 1,
+                              .surge = 1,
+                              .harm = x->harm,
+                              .predicted = &p};
+            struct told t = run(&c);
+            as_said += t.seen.how == x->how;
+            back += was_held(&t);
+            assert_true(was_held(&t) == (x->is_strict && t.seen.how == CAME_WORSE));
+            assert_true(t.outcome == (was_held(&t) ? PROBATION_ROLLED_BACK : PROBATION_COMMITTED));
+            assert_true(x->how != CAME_WORSE || t.seen.how != CAME_WORSE || strstr(t.reason, x->says) != NULL);
+            last = t;
+        }
+        print_message("%s: %d of %d, %d sent back: %.0f s: %s\n", x->what, as_said, TRIES, back, last.after_s,
+                      last.reason);
+        assert_true(as_said >= TRIES * 3 / 4);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tails_are_those_of_sums_and_draws),
         cmocka_unit_test(chance_is_no_reason),
         cmocka_unit_test(harm_is_found_and_named),
+        cmocka_unit_test(what_was_predicted_is_no_miss),
+        cmocka_unit_test(misses_are_found_and_only_orders_send_back),
     };
     return cmocka_run_group_tests_name("probation", tests, NULL, NULL);
 }

@@ -25,6 +25,8 @@
  * - g time name sha256 params: another policy goes live
  * - y time name sha256 groups for params: a canary begins: the ids of its groups with commas between, ns that it has
  * - u time: an order ends it
+ * - o time strict made ago window requests guessed, then of TTFT, TPOT and throughput each n change least most, then
+ *   asked equal failed: what was predicted of the policy of the line behind it (engine/prediction.h)
  * - j time params: its params change
  * - l time max_num_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens park starvation: an operator
  *   sets limits, the last two in ns; '-': one that stays
@@ -271,12 +273,29 @@ static void put_canary(struct buf *out, const struct canary_order *o)
     record_params(out, &o->policy);
 }
 
+static void put_prediction(struct recorder *r, int64_t now, const struct prediction *p)
+{
+    struct buf *out = p->is_made || p->shadow.n_asked ? line(r, 'o', now) : NULL;
+    if (!out)
+        return;
+    buf_printf(out, " %d %d %.17g %.17g %.17g %.17g", p->is_strict, p->is_made, p->ago_s, p->window_s, p->n_requests,
+               p->guessed);
+    for (int i = 0; i < PREDICTED_COUNT; i++) {
+        const struct predicted_change *c = &p->changes[i];
+        buf_printf(out, " %d %.17g %.17g %.17g", c->n_stretches, c->change, c->least, c->most);
+    }
+    buf_printf(out, " %" PRIu64 " %" PRIu64 " %" PRIu64, p->shadow.n_asked, p->shadow.n_equal, p->shadow.n_failed);
+    end_line(r);
+}
+
 static void ordered(void *ctx, int64_t now, const struct engine_message *m)
 {
     static const char kinds[] = {
         [IN_POLICY] = 'g', [IN_PARAMS] = 'j', [IN_ROLLBACK] = 'b', [IN_RESET_PREFIX_CACHE] = 'r', [IN_DRAIN] = 'd',
         [IN_STOP] = 'x',   [IN_LIMITS] = 'l', [IN_CANARY] = 'y',   [IN_CANARY_END] = 'u'};
     struct recorder *r = ctx;
+    if (m->kind == IN_POLICY)
+        put_prediction(r, now, &((const struct policy *)m->payload)->predicted);
     struct buf *out = line(r, kinds[m->kind], now);
     if (!out)
         return;

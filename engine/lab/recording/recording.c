@@ -77,16 +77,20 @@ static int64_t order(struct fields *f)
     return number(f, "order", 0, RECORDING_MAX_ORDER);
 }
 
-static double milliseconds(struct fields *f, const char *field)
+static double real(struct fields *f, const char *field, double least, double most, const char *must)
 {
     const char *text = word(f);
     char *end = NULL;
-    double v = *text >= '0' && *text <= '9' ? strtod(text, &end) : -1;
-    if (!end || *end || !isfinite(v) || v < 0 || v > 1e12) {
-        wrong(f, field, "milliseconds", text);
-        return 0;
-    }
-    return v;
+    double v = (*text >= '0' && *text <= '9') || *text == '-' ? strtod(text, &end) : 0;
+    if (end && !*end && isfinite(v) && v >= least && v <= most)
+        return v;
+    wrong(f, field, must, text);
+    return 0;
+}
+
+static double milliseconds(struct fields *f, const char *field)
+{
+    return real(f, field, 0, 1e12, "milliseconds");
 }
 
 static int hex_digit(char c)
@@ -282,13 +286,7 @@ static void guess(const struct recording *r, struct fields *f, struct recorded *
     out->asked = (int)number(f, "asked", 1, MOST_DRAFTS);
     out->n_guessed = (int)number(f, "n", 0, out->asked);
     out->match = (int)number(f, "match", 0, INT32_MAX);
-    const char *text = word(f);
-    char *end = NULL;
-    double score = (*text >= '0' && *text <= '9') || *text == '-' ? strtod(text, &end) : 0;
-    if (!end || *end || !isfinite(score) || fabs(score) > 1e9)
-        wrong(f, "score", "a number", text);
-    else
-        out->score = (float)score;
+    out->score = (float)real(f, "score", -1e9, 1e9, "a number");
 }
 
 static void drafting(struct fields *f, struct drafter_time *out)
@@ -429,6 +427,26 @@ static void canary(const struct recording *r, struct fields *f, struct recorded 
     out->text = rest(f, "params");
 }
 
+static void prediction(struct fields *f, struct prediction *out)
+{
+    out->is_strict = number(f, "strict", 0, 1);
+    out->is_made = number(f, "made", 0, 1);
+    out->ago_s = real(f, "ago", 0, 1e15, "a number");
+    out->window_s = real(f, "window", 0, 1e15, "a number");
+    out->n_requests = real(f, "requests", 0, 1e15, "a number");
+    out->guessed = real(f, "guessed", 0, 1, "a share");
+    for (int i = 0; i < PREDICTED_COUNT; i++) {
+        struct predicted_change *c = &out->changes[i];
+        c->n_stretches = (int)number(f, "n", 0, INT32_MAX);
+        c->change = real(f, "change", -1, 1e15, "a number");
+        c->least = real(f, "least", -1, 1e15, "a number");
+        c->most = real(f, "most", -1, 1e15, "a number");
+    }
+    out->shadow.n_asked = (uint64_t)number(f, "asked", 0, INT64_MAX);
+    out->shadow.n_equal = (uint64_t)number(f, "equal", 0, INT64_MAX);
+    out->shadow.n_failed = (uint64_t)number(f, "failed", 0, INT64_MAX);
+}
+
 static void new_limits(const struct recording *r, struct fields *f, struct limits_order *out)
 {
     for (int i = 0; i < LIMIT_COUNT && !f->rc; i++) {
@@ -489,6 +507,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         break;
     case 'y':
         canary(r, f, out);
+        break;
+    case 'o':
+        prediction(f, &out->predicted);
         break;
     case 'j':
         out->text = rest(f, "params");

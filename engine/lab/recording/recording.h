@@ -103,6 +103,8 @@ struct recorded {
     char sha256[65];
     /* y; ns: how long it may run */
     int groups[MAX_RANKS], n_groups;
+    /* o */
+    struct prediction predicted;
     /* l */
     struct limits_order limits; /* each such as the recorded node could have been opened with */
     /* v p */

@@ -259,8 +259,70 @@ function drawNow(it) {
   say("waiting", it.held ? `${count(it.waiting)}, ${count(it.held)} held` : count(it.waiting));
   const kv = it.ranks.reduce((a, r) => ({held: a.held + r.kv.held, total: a.total + r.kv.total}), {held: 0, total: 0});
   say("kvuse", `${(100 * kv.held / Math.max(1, kv.total)).toFixed(1)}%`);
-  rows("classes", it.queue.map(c => [c.priority, count(c.n), seconds(c.oldest_s)]));
+  rows("classes", it.queue.map(c => [c.priority, count(c.n), seconds(c.oldest_s),
+    c.held.map(h => `${count(h.n)}: ${h.reason}`).join("; ") || "–"]));
+  $("holds-part").hidden = !it.holds.length;
+  rows("holds", it.holds.map(h => [h.reason, count(h.now), count(h.times)]));
 }
+
+// ---- limits
+
+const LIMITS = {
+  max_num_seqs: ["Requests that run at once", ""], max_num_batched_tokens: ["Token budget of a step", "tokens"],
+  max_num_queued_reqs: ["Requests that may wait, 0: 65536", ""], max_num_queued_tokens: ["Prompt tokens that may wait, 0: all", "tokens"],
+  max_park_seconds: ["Keep the KV of a preempted one for", "s"], starvation_seconds: ["Starved after, 0: never", "s"],
+};
+let limits = null; // what GET /admin/limits said: the names, what each may be, and what it was at the start
+let asked = false;
+
+function limitSaid(name, text, bad) {
+  say(`limit-${name}-said`, text, bad ? "bad" : "");
+  $(`limit-${name}`).toggleAttribute("aria-invalid", bad);
+}
+
+// What it may be, unless the server has refused something there.
+function limitRange(name) {
+  const {least, most} = limits.ranges[name];
+  return `${least} to ${most}; ${limits.start[name]} at the start`;
+}
+
+async function setLimit(name) {
+  const box = $(`limit-${name}`);
+  if (box.value !== "" && Number(box.value) === pulses.at(-1)?.limits[name]) return limitSaid(name, limitRange(name), false);
+  const r = await answer("PATCH", "/admin/limits", JSON.stringify({[name]: box.value === "" ? null : Number(box.value)}));
+  limitSaid(name, r.ok ? limitRange(name) : r.why, !r.ok);
+  say("limits-said", r.ok ? r.it.changed || `${name} is as it was` : `${name} stays as it is`, r.ok ? "good" : "bad");
+  box.dataset.refused = r.ok ? "" : "1";
+}
+
+function limitField(name) {
+  const [words, unit] = LIMITS[name] ?? [name, ""], id = `limit-${name}`, label = node("label", {for: id}, unit ? `${words}, ` : words);
+  const box = node("input", {id, type: "number", step: "any", "aria-describedby": `${id}-said`});
+  if (unit) label.append(node("span", {class: "unit"}, unit));
+  box.onchange = () => setLimit(name);
+  const part = node("div");
+  part.append(label, box, node("small", {id: `${id}-said`, role: "status"}, limitRange(name)));
+  return part;
+}
+
+async function askLimits() {
+  asked = true;
+  const r = await answer("GET", "/admin/limits");
+  if (!r.ok) return say("limits-said", r.why, "bad");
+  limits = r.it;
+  $("limits").replaceChildren(...Object.keys(limits.limits).map(limitField));
+}
+
+// A field that somebody is in, or whose value was refused, stays as it is.
+function drawLimits(it) {
+  if (!asked) askLimits();
+  for (const [name, v] of Object.entries(limits ? it.limits : {})) {
+    const box = $(`limit-${name}`);
+    if (box && box !== document.activeElement && !box.dataset.refused) box.value = v;
+  }
+}
+
+$("limits").onsubmit = e => e.preventDefault();
 
 // ---- the policy
 
@@ -334,6 +396,34 @@ function drawPolicy(it) {
   if (state === shown || $("params").contains(document.activeElement)) return;
   shown = state;
   $("params").replaceChildren(...Object.entries(a.params ?? {}).map(([name, one]) => field(name, one)));
+}
+
+const CAME_OUT = {unknown: "not known", as_predicted: "as predicted", better: "better than predicted",
+  undecided: "undecided", worse: "worse than predicted"};
+const CHANGES = {ttft: "Time to first token, mean", tpot: "Between tokens, mean", throughput: "Tokens a second"};
+const percent = v => `${v > 0 ? "+" : ""}${(100 * v).toFixed(Math.abs(v) < .1 ? 1 : 0)}%`;
+
+function drawPrediction(p) {
+  const w = p?.what_if, b = p?.shadow;
+  $("pr-table").hidden = !w;
+  if (w) say("pr-from", `By a what-if on ${count(w.requests)} requests, ${w.ago_s.toFixed(0)} s before the swap: ${CAME_OUT[p.result]}` +
+    (p.strict ? "; held to it, it goes back when that is worse by more than chance" : ""), p.result === "worse" ? "note bad" : "note");
+  rows("pr-rows", (w?.changes ?? []).map(c => [CHANGES[c.name],
+    c.stretches ? `${percent(c.predicted)} (${percent(c.predicted_least)} to ${percent(c.predicted_most)})` : "–",
+    c.observed === undefined ? "–" : `${percent(c.observed)} (${percent(c.observed_least)} to ${percent(c.observed_most)})`,
+    CAME_OUT[c.result]]));
+  say("pr-beside", b ? `Beside the policy before it, ${(100 * b.equal).toFixed(1)}% of its ${count(b.decisions)} decisions were the same, ` +
+    `and ${(100 * b.failed).toFixed(1)}% of its calls failed; live ${(100 * p.failed).toFixed(1)}%.` : "", "note");
+}
+
+function drawProbation(p) {
+  const on = p.probation.state === "on", last = p.last_probation, now = p.probation;
+  $("probation").hidden = !on && !last;
+  if (on) say("pr-said", `${p.active.name} is watched, for ${now.since_s.toFixed(0)} s of ${now.window_s.toFixed(0)}: ${count(now.requests)} requests` +
+    now.guards.filter(g => g.sees).map(g => `; ${g.sees}`).join(""));
+  else if (last) say("pr-said", `The last one, of ${last.name} ${last.sha256.slice(0, 12)}: ${last.outcome.replace("_", " ")}: ${last.reason}`,
+    last.outcome === "rolled_back" || last.outcome === "withdrawn" ? "bad" : "");
+  if (on || last) drawPrediction((on ? now : last).prediction);
 }
 
 function drawBeside(it) {
@@ -523,6 +613,8 @@ function draw() {
   drawSwitches(it);
   drawKv(it);
   drawPolicy(it);
+  drawProbation(it.policy);
+  drawLimits(it);
   drawBeside(it);
 }
 
@@ -565,6 +657,7 @@ async function watch() {
       const r = await call("GET", "/admin/events");
       if (r.ok) {
         say("link", "live");
+        asked = false; // it may be another process
         listFiles();
         await read(r.body);
       } else {

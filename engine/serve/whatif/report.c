@@ -1,4 +1,5 @@
 #include "engine/base/json.h"
+#include "engine/serve/whatif/foretell.h"
 #include "engine/serve/whatif/report.h"
 
 #include <inttypes.h>
@@ -209,6 +210,9 @@ int whatif_report(const struct whatif_report *r, const struct json *result, stru
     put_run(out, "other", r->other, other);
     int n = put_problems(out, other);
     buf_printf(out, ",\"ok\":%s", n ? "false" : "true");
+    if (live && !n)
+        whatif_foretell(live, other, r->stretch_s, r->predicted);
+    r->predicted->window_s = r->window->seconds;
     put_notes(out, r, other);
     buf_putc(out, '}');
     return 0;

@@ -5,6 +5,7 @@
 #define SERVE_WHATIF_REPORT_H
 
 #include "engine/base/json.h"
+#include "engine/prediction.h"
 #include "engine/serve/whatif/whatif.h"
 
 enum { WHATIF_POINTS = 120 };
@@ -13,7 +14,9 @@ struct whatif_report {
     const struct whatif_window *window;
     const struct whatif_policy *live; /* NULL: it was not run */
     const struct whatif_policy *other;
-    double took_s;
+    double took_s, stretch_s;     /* stretch: of a prediction, foretell.h */
+    struct prediction *predicted; /* filled: what it predicts of the swap. is_made stays false where it has problems or
+                                     nothing to compare with */
 };
 
 /* An object: window; took_s; model: what step times rest on; live (null: it was not run) and other: their figures; ok

@@ -37,6 +37,7 @@ struct trial {
     struct err err;          /* of the job */
     enum whatif_result result;
     struct buf text; /* of the outcome */
+    struct prediction predicted;
 };
 
 void whatif_ask_free(struct whatif_ask *a)
@@ -98,7 +99,8 @@ static void end(struct trial *t)
     remove_folder(t);
     w->now = NULL;
     if (t->fn)
-        t->fn(t->ctx, &(struct whatif_outcome){t->result, t->text.data ? t->text.data : ""});
+        t->fn(t->ctx, &(struct whatif_outcome){t->result, t->text.data ? t->text.data : "", &t->ask.live, &t->ask.other,
+                                               &t->predicted});
     whatif_ask_free(&t->ask);
     buf_free(&t->text);
     mem_free(t);
@@ -170,7 +172,9 @@ static int read_result(struct trial *t, struct err *e)
     struct whatif_report r = {.window = &t->window,
                               .live = has_live ? &t->ask.live : NULL,
                               .other = &t->ask.other,
-                              .took_s = (double)(clock_now(t->w->front->clock) - t->began_ns) * 1e-9};
+                              .took_s = (double)(clock_now(t->w->front->clock) - t->began_ns) * 1e-9,
+                              .stretch_s = t->w->stretch_s,
+                              .predicted = &t->predicted};
     if (!rc)
         rc = j ? whatif_report(&r, j, &t->text, e) : E_INPUT;
     json_free(j);

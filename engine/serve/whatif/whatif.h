@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 
+#include "engine/prediction.h"
 #include "engine/serve/front/front.h"
 #include "engine/serve/http/loop.h"
 #include "lua/host.h"
@@ -65,6 +66,8 @@ enum whatif_result {
 struct whatif_outcome {
     enum whatif_result result;
     const char *text; /* OK: JSON (report.h); else why */
+    const struct whatif_policy *live, *other;
+    const struct prediction *predicted; /* of a swap from live to other; is_made false: nothing is */
 };
 typedef void (*whatif_fn)(void *ctx, const struct whatif_outcome *o);
 
@@ -74,6 +77,7 @@ struct whatif {
     struct front *front;
     struct loop *loop;
     struct whatif_window_ops window;
+    double stretch_s;  /* how long a policy will be watched: predictions are for stretches of that time */
     struct trial *now; /* NULL: none is under way */
 };
 
