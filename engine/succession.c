@@ -7,6 +7,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 #include "engine/live_inner.h"
 
 static int import_old(struct live *l, struct policy *p, struct err *e)
@@ -41,7 +42,7 @@ static int call_start(struct live *l, const struct policy *p, struct world *w, i
     if (!p->ops->start)
         return 0;
     struct view view;
-    struct plan *plan = mem_new(sizeof *plan);
+    struct plan *plan = seen_new(sizeof *plan);
     view_init(&view, w, now_ns);
     plan_init(plan, w);
     plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */

@@ -149,6 +149,7 @@ void bind_free(struct bind *b)
     columns_free(&b->waiting);
     columns_free(&b->running);
     mem_free(b->admitted);
+    mem_free(b->list);
 }
 
 void bind_write_params(struct bind *b, lua_State *L)

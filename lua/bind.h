@@ -1,7 +1,8 @@
 /* What a policy sees and may do, as Lua values: the view (scalars, groups, orders, the columns of both queues), the
  * node, a request, and the table of verbs. The tables live as long as the machine and are patched before each call.
- * Verbs go straight to the plan (engine/world/plan.h), which checks them. Owned by one script; used inside its vm
- * bodies only, except bind_free. Invariant: a verb changes only the plan or the admission. */
+ * Verbs go to the plan (engine/world/plan.h), which checks them, as calls that are data (verb_call.h). Owned by one
+ * script; used inside its vm bodies only, except bind_free. Invariant: a verb changes only the plan or the admission.
+ */
 #ifndef LUA_BIND_H
 #define LUA_BIND_H
 
@@ -9,6 +10,7 @@
 #include "lua/columns.h"
 #include "lua/groups.h"
 #include "lua/orders.h"
+#include "lua/verb_call.h"
 #include "lua/vm.h"
 
 struct script;
@@ -56,7 +58,10 @@ struct bind {
     const void *request_pointer;
     double scalars[SCALAR_COUNT]; /* as last written */
     struct columns waiting, running;
-    req_id *admitted; /* by slot: the requests this script has given a key */
+    req_id *list; /* a list of ids that a verb was given */
+    size_t cap_list;
+    struct verb_way way; /* go NULL: verbs are carried out here */
+    req_id *admitted;    /* by slot: the requests this script has given a key */
     int n_admitted;
     struct rng rng;
     const struct comm_pool *comms; /* of the node; NULL: it has none, or this is a rehearsal */
@@ -64,7 +69,7 @@ struct bind {
     /* the call under way */
     enum policy_hook hook;
     const struct view *facts;
-    struct plan *plan;             /* step; and start, for orders */
+    struct plan *plan;             /* step; and start, for orders. Read here, changed by verb_carry_out alone */
     struct admission *admission;   /* admit only */
     const struct request *subject; /* admit, finish */
     struct buf *transcript;        /* not NULL: log lines go there (tests, checks) */

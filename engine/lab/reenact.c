@@ -206,7 +206,7 @@ bool reenact_known(struct reenactor *r, int64_t order)
 
 static void play_arrival(struct reenactor *r, const struct recorded *x)
 {
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     int64_t base = r->d.start_ns;
     uint64_t order = engine_world(r->d.engine)->next_order;
     struct replay_request q = {.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0, .priority = x->priority};

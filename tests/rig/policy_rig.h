@@ -173,7 +173,7 @@ static inline void rig_post(struct rig *t, enum engine_in kind, void *payload, s
 
 static inline struct request_spec *rig_spec(struct rig *t, const char *tenant, int n_prompt, int max_tokens)
 {
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     s->tag = ++t->n_tags;
     assert_true(s->tag < RIG_TAGS);
     snprintf(s->tenant, sizeof s->tenant, "%s", tenant);
