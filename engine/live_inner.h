@@ -11,5 +11,7 @@ bool live_cut(const struct live *l, enum policy_hook h, enum verdict *v);
 enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v);
 void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e);
 void live_destroy(struct policy *p);
+/* The active policy is not called any more, and live_settle puts another in its place. */
+void live_withdraw(struct live *l, const char *why);
 
 #endif

@@ -147,7 +147,7 @@ static void follow(struct reenactor *r)
 static bool cut(void *ctx, enum policy_hook h, enum verdict *v)
 {
     struct reenactor *r = ctx;
-    if (!r->n_verdicts || !verdict_torn(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v)) {
+    if (!r->n_verdicts || !verdict_cuts(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v)) {
         if (h == HOOK_STEP)
             follow(r);
         return false;

@@ -431,8 +431,8 @@ static void verdict(struct fields *f, struct recorded *out)
     out->call = (uint64_t)number(f, "call", 1, INT64_MAX);
     out->hook = (enum policy_hook)choice(f, "hook", hook_word, HOOK_COUNT);
     out->verdict = (enum verdict)choice(f, "verdict", verdict_word, VERDICT_COUNT);
-    if (out->verdict != VERDICT_SLOW && out->verdict != VERDICT_HEAVY && !verdict_torn(out->verdict))
-        wrong(f, "verdict", "slow, heavy, timeout or oom", verdict_name(out->verdict));
+    if (!verdict_by_chance(out->verdict))
+        wrong(f, "verdict", "slow, heavy, timeout, oom or crashed", verdict_name(out->verdict));
 }
 
 static void timed(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
