@@ -16,7 +16,7 @@ struct child {
     struct exchange_page *page;
     struct lua_watchdog *watchdog;
     struct policy policy; /* loaded; ops NULL: none is */
-    bool spins;
+    struct exchange_eye eye;
     struct exchange_order order;
     char *name, *source, *params, *folder; /* of the job; NULL: none */
     char reason[VERB_REASON];
@@ -31,7 +31,7 @@ static void put_text(struct child *c, const char *text, size_t n)
 
 static void wait_for_turn(struct child *c)
 {
-    exchange_wait(c->page, TURN_PROCESS, 0, c->spins);
+    exchange_wait(c->page, TURN_PROCESS, 0, &c->eye);
 }
 
 /* ---- what it asks of the engine */
@@ -247,7 +247,7 @@ static void run_call(struct child *c)
 
 _Noreturn void child_run(int file)
 {
-    struct child c = {.page = exchange_map(file), .spins = thread_cores() > 1};
+    struct child c = {.page = exchange_map(file), .eye.looks = thread_cores() > 1};
     const struct log_opts silent = {.level = LOG_ERROR};
     struct err e = {0};
     close(file);

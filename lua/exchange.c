@@ -12,7 +12,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 
-enum { LOOKS = 64 };                  /* at the turn, from one look at the clock to the next */
+enum { LOOKS = 64 /* at the turn, from one look at the clock to the next */, MISSES = 4, BLIND = 16 };
 static const int64_t SPIN_NS = 50000; /* what a call takes, and a bit more: who sleeps takes as long to wake up */
 
 int exchange_make(struct exchange_page **out, int *file, struct err *e)
@@ -80,9 +80,19 @@ static bool look(const struct exchange_page *x, enum exchange_turn mine)
     return false;
 }
 
-bool exchange_wait(struct exchange_page *x, enum exchange_turn mine, int64_t slice_ns, bool spin)
+/* After a few misses only once in a while. */
+static bool look_again(struct exchange_eye *e, const struct exchange_page *x, enum exchange_turn mine)
 {
-    if (spin && look(x, mine))
+    if (!e->looks || (e->n_missed >= MISSES && ++e->n_blind % BLIND))
+        return atomic_load(&x->turn) == (uint32_t)mine;
+    bool seen = look(x, mine);
+    e->n_missed = seen ? 0 : e->n_missed + 1;
+    return seen;
+}
+
+bool exchange_wait(struct exchange_page *x, enum exchange_turn mine, int64_t slice_ns, struct exchange_eye *eye)
+{
+    if (eye && look_again(eye, x, mine))
         return true;
     struct timespec wait = {slice_ns / 1000000000, slice_ns % 1000000000};
     uint32_t bit = 1u << mine;

@@ -99,9 +99,14 @@ void exchange_unmap(struct exchange_page *x); /* NULL is fine */
 
 /* Says it: the other side has the turn. */
 void exchange_say(struct exchange_page *x, enum exchange_turn to, enum exchange_word w);
-/* Waits for the turn, up to slice_ns (0: without end). spin: looks for it for a while before it sleeps. False: it has
- * not come. */
-bool exchange_wait(struct exchange_page *x, enum exchange_turn mine, int64_t slice_ns, bool spin);
+/* Of one side: whether it pays to look for the turn. Where the other side cannot run meanwhile, since other work has
+ * the cores, it does not. */
+struct exchange_eye {
+    bool looks;                 /* there is more than one core */
+    unsigned n_missed, n_blind; /* times in a row that the turn did not come while it looked; that it has not looked */
+};
+/* Waits for the turn, up to slice_ns (0: without end). eye NULL: sleeps at once. False: it has not come. */
+bool exchange_wait(struct exchange_page *x, enum exchange_turn mine, int64_t slice_ns, struct exchange_eye *eye);
 
 /* ---- the engine's copies of what the process says */
 

@@ -14,7 +14,7 @@ static const int64_t LATE_MOST_NS = 500000000; /* a process that is late and doe
 
 void talker_init(struct talker *r)
 {
-    *r = (struct talker){.spins = thread_cores() > 1};
+    *r = (struct talker){.eye.looks = thread_cores() > 1};
     clock_init_real(&r->clock);
 }
 
@@ -89,9 +89,9 @@ static bool read_file(struct talk *t)
 
 static bool await(struct talker *r, struct talk *t, enum heard *how)
 {
-    bool spin = r->spins;
-    while (!exchange_wait(t->born->page, TURN_ENGINE, SLICE_NS, spin)) {
-        spin = false;
+    struct exchange_eye *eye = &r->eye;
+    while (!exchange_wait(t->born->page, TURN_ENGINE, SLICE_NS, eye)) {
+        eye = NULL; /* that was long enough */
         if (!born_lives(t->born)) {
             *how = HEARD_GONE;
             return false;

@@ -32,7 +32,7 @@ struct talk {
 /* What outlasts talks: room for verbs, and how the last one ended. */
 struct talker {
     struct clock clock;
-    bool spins;
+    struct exchange_eye eye;
     struct exchange_verb verb;
     struct exchange_end end;
 };
