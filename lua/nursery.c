@@ -104,10 +104,30 @@ static void serve(void)
     }
 }
 
+/* The words of the command line and the environment, where the kernel laid them: there may be keys among them. */
+static void wipe_arguments(void)
+{
+    char line[2048];
+    unsigned long at[4] = {0};
+    FILE *f = fopen("/proc/self/stat", "re");
+    const char *p = f && fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    for (int field = 3; p && field <= 51; field++) { /* of proc(5); 48: arg_start, to 51: env_end */
+        p = strchr(p + 1, ' ');
+        if (p && field >= 48)
+            sscanf(p + 1, "%lu", &at[field - 48]);
+    }
+    if (f)
+        fclose(f);
+    for (int i = 0; i < 4; i += 2)
+        if (at[i] && at[i + 1] > at[i])
+            memset((void *)(uintptr_t)at[i], 0, at[i + 1] - at[i]);
+}
+
 /* It has no terminal, no files but its socket, and is not told to end: it ends with the server. */
 static void live_as_nursery(int socket, int server)
 {
     struct err e = {0};
+    wipe_arguments();
     setsid();
     prctl(PR_SET_NAME, "policies");
     for (int s = 1; s < NSIG; s++) {
@@ -130,7 +150,7 @@ static void live_as_nursery(int socket, int server)
 
 /* ---- in the engine's process */
 
-int nursery_start(struct nursery **out, struct err *e)
+int nursery_start(struct nursery **out, void (*forget)(void *ctx), void *ctx, struct err *e)
 {
     int pair[2], server = getpid();
     if (nursery_refusal())
@@ -138,8 +158,11 @@ int nursery_start(struct nursery **out, struct err *e)
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return err_set(e, E_SYS, "--policy-isolation process: socketpair: %s", strerror(errno));
     int pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+        if (forget)
+            forget(ctx);
         live_as_nursery(pair[1], server);
+    }
     close(pair[1]);
     if (pid < 0) {
         close(pair[0]);

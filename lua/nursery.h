@@ -22,8 +22,9 @@ struct born {
 
 /* NULL, or why policies cannot have processes of their own in this build or on this system. */
 const char *nursery_refusal(void);
-/* After seen_open, before any thread. E_UNSUPPORTED (nursery_refusal), E_SYS. */
-int nursery_start(struct nursery **out, struct err *e);
+/* After seen_open, before any thread. forget wipes, in the nursery, what this process has read of secrets by now (NULL:
+ * nothing); its arguments and environment are wiped there in any case. E_UNSUPPORTED (nursery_refusal), E_SYS. */
+int nursery_start(struct nursery **out, void (*forget)(void *ctx), void *ctx, struct err *e);
 void nursery_stop(struct nursery *n); /* all that were born have ended; NULL is fine */
 
 /* A process that waits for a job. E_SYS. */

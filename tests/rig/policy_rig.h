@@ -65,7 +65,7 @@ static inline struct nursery *rig_nursery(void)
     const char *asked = getenv("MOONSHIFT_TEST_ISOLATION");
     struct err e = {0};
     if (!nursery && asked && !strcmp(asked, "process") &&
-        (seen_open((size_t)1 << 30, &e) || nursery_start(&nursery, &e)))
+        (seen_open((size_t)1 << 30, &e) || nursery_start(&nursery, NULL, NULL, &e)))
         fail_msg("%s", e.text);
     return nursery;
 }
