@@ -598,3 +598,9 @@ int apart_load(struct policy *out, const struct apart_source *s, const struct lu
         bear_spare(a);
     return rc;
 }
+
+int apart_pid(const struct policy *p)
+{
+    const struct apart *a = p->ops == &ops ? p->ctx : NULL;
+    return a && a->live.pidfd >= 0 ? a->live.pid : 0;
+}

@@ -16,6 +16,8 @@ struct apart_source {
 };
 
 int apart_load(struct policy *out, const struct apart_source *s, const struct lua_opts *o, struct err *e);
+/* The process that decides; 0: the policy has none, or has lost it. */
+int apart_pid(const struct policy *p);
 int apart_text(const struct apart_source *s, const struct lua_opts *o, struct buf *out, struct err *e);
 int apart_check(const struct apart_source *s, const struct lua_opts *o, struct buf *report, struct err *e);
 int apart_test(const struct apart_source *s, const struct lua_opts *o, struct buf *report, struct err *e);
