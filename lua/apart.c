@@ -70,7 +70,7 @@ static int order(struct exchange_page *x, int job, const struct apart_source *s,
 /* What becomes of a text in a process that is lost over it. */
 static int lost(const struct apart_source *s, enum heard h, const char *why, struct err *e)
 {
-    if (h == HEARD_LATE)
+    if (h == HEARD_LATE || h == HEARD_SILENT)
         return err_set(e, E_POLICY, "%.60s: its process was still at work after %.0f s: killed", s->name,
                        (double)JOB_NS * 1e-9);
     if (h == HEARD_WRONG)
@@ -273,7 +273,9 @@ static enum verdict lose(struct apart *a, enum heard h, int64_t most_ns, struct 
         return VERDICT_TIMEOUT;
     }
     err_set(e, E_POLICY, "%s.lua: %s", a->name,
-            h == HEARD_WRONG ? "its process said what no policy says, and was killed" : why);
+            h == HEARD_WRONG    ? "its process said what no policy says, and was killed"
+            : h == HEARD_SILENT ? "its process did not answer for a second, nor run, and was killed"
+                                : why);
     return VERDICT_CRASHED;
 }
 

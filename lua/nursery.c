@@ -128,7 +128,6 @@ static void live_as_nursery(int socket, int server)
 {
     struct err e = {0};
     wipe_arguments();
-    setsid();
     prctl(PR_SET_NAME, "policies");
     for (int s = 1; s < NSIG; s++) {
         bool ignored = s == SIGTERM || s == SIGINT || s == SIGHUP;

@@ -8,9 +8,9 @@
 #include "engine/base/thread.h"
 #include "lua/script.h"
 
-enum { SAID_MOST = 20 };                       /* lines of the log in one call */
-static const int64_t SLICE_NS = 500000;        /* from one look at a process that is silent to the next */
-static const int64_t LATE_MOST_NS = 500000000; /* a process that is late and does not run either */
+enum { SAID_MOST = 20 };                     /* lines of the log in one call */
+static const int64_t SLICE_NS = 500000;      /* from one look at a process that is silent to the next */
+static const int64_t SILENT_NS = 1000000000; /* a process that is late and does not run either */
 
 void talker_init(struct talker *r)
 {
@@ -24,8 +24,9 @@ void talker_free(struct talker *r)
     r->verb.list = NULL;
 }
 
-/* Being late on the wall is not enough, as it may just not have been running (vm.c has the same). */
-static bool is_late(const struct talker *r, struct talk *t)
+/* Being late on the wall is not enough, as it may just not have been running (vm.c has the same). False: it may go on.
+ */
+static bool is_late(const struct talker *r, struct talk *t, enum heard *how)
 {
     int64_t late = clock_now(&r->clock) - t->began_ns - t->most_ns;
     if (late <= 0)
@@ -33,7 +34,8 @@ static bool is_late(const struct talker *r, struct talk *t)
     int64_t cpu = born_cpu_ns(t->born);
     if (!t->late_cpu_ns)
         t->late_cpu_ns = cpu;
-    return late > LATE_MOST_NS || cpu - t->late_cpu_ns > t->most_ns;
+    *how = cpu - t->late_cpu_ns > t->most_ns ? HEARD_LATE : HEARD_SILENT;
+    return *how == HEARD_LATE || late > SILENT_NS;
 }
 
 static void say_line(struct talk *t, const char *text)
@@ -96,10 +98,8 @@ static bool await(struct talker *r, struct talk *t, enum heard *how)
             *how = HEARD_GONE;
             return false;
         }
-        if (is_late(r, t)) {
-            *how = HEARD_LATE;
+        if (is_late(r, t, how))
             return false;
-        }
     }
     return true;
 }
@@ -120,8 +120,8 @@ static enum heard listen(struct talker *r, struct talk *t)
             exchange_say(x, TURN_PROCESS, SAY_FILE_READ);
         else
             return HEARD_WRONG;
-        if (is_late(r, t))
-            return HEARD_LATE;
+        if (is_late(r, t, &how))
+            return how;
     }
     return how;
 }

@@ -10,10 +10,11 @@
 #include "lua/nursery.h"
 
 enum heard {
-    HEARD_END,  /* it is done: talk.end */
-    HEARD_LATE, /* it is not, and its time is up */
-    HEARD_GONE, /* it has ended */
-    HEARD_WRONG /* it said what no policy says */
+    HEARD_END,    /* it is done: talk.end */
+    HEARD_LATE,   /* it is not, and has used up its time */
+    HEARD_SILENT, /* it is not, and does not run either */
+    HEARD_GONE,   /* it has ended */
+    HEARD_WRONG   /* it said what no policy says */
 };
 
 struct talk {
@@ -23,7 +24,7 @@ struct talk {
     bool quiet;
     const char *folder; /* of libraries that it may ask for; NULL: none */
     struct libs *libs;  /* those that were read for it */
-    int64_t most_ns;    /* wall time; past it, it may go on while it uses as much CPU time more, for half a second */
+    int64_t most_ns;    /* wall time; past it, it may go on until it has used as much CPU time more, or for a second */
     /* while it lasts */
     int64_t began_ns, late_cpu_ns;
     int n_said;

@@ -470,7 +470,7 @@ static void silence_has_an_end(void **state)
         b.pidfd = (int)syscall(SYS_pidfd_open, b.pid, 0);
         close(file);
         struct talk t = {.born = &b, .name = "x", .quiet = true, .most_ns = 1000000};
-        assert_int_equal(talk(&talker, &t, SAY_CALL), gone ? HEARD_GONE : HEARD_LATE);
+        assert_int_equal(talk(&talker, &t, SAY_CALL), gone ? HEARD_GONE : HEARD_SILENT);
         kill(b.pid, SIGKILL);
         waitpid(b.pid, NULL, 0);
         close(b.pidfd);
