@@ -36,7 +36,11 @@ int confine_ties(int parent, struct err *e)
 
 const char *confine_refusal(void)
 {
+#if defined(__SANITIZE_THREAD__)
+    return "ThreadSanitizer does not follow processes that share memory: use a build without it";
+#else
     return NULL;
+#endif
 }
 
 /* Private memory that can be written: what a policy's checks and its own heap take is some ten MiB. */
@@ -93,9 +97,10 @@ static int allow_calls(scmp_filter_ctx f)
                                 SCMP_SYS(getrandom),
                                 SCMP_SYS(exit),
                                 SCMP_SYS(exit_group)};
-    static const int sanitizers[] = {SCMP_SYS(write),          SCMP_SYS(sigaltstack), SCMP_SYS(rt_sigaction),
-                                     SCMP_SYS(getpid),         SCMP_SYS(gettid),      SCMP_SYS(nanosleep),
-                                     SCMP_SYS(clock_nanosleep)};
+    static const int sanitizers[] = {
+        SCMP_SYS(write),          SCMP_SYS(sigaltstack), SCMP_SYS(rt_sigaction), SCMP_SYS(sched_getaffinity),
+        SCMP_SYS(prlimit64),      SCMP_SYS(getpid),      SCMP_SYS(gettid),       SCMP_SYS(nanosleep),
+        SCMP_SYS(clock_nanosleep)};
     const struct scmp_arg_cmp name = SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME);
     int rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prctl), 1, name);
     for (size_t i = 0; i < sizeof calls / sizeof *calls && !rc; i++)

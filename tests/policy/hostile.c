@@ -75,7 +75,10 @@ static void check_attack(struct rig *t, const struct attack *a)
  * machine. */
 static void run_all(const struct attack *list, size_t n, const struct rig_knobs *knobs)
 {
-    for (size_t i = 0; i < n; i++) {
+    /* In processes of their own each takes longer, and what is tried on them is the same: some of them, but for those
+     * who look closely. */
+    size_t each = rig_nursery() && !getenv("MOONSHIFT_SLOW") && !getenv("MOONSHIFT_WIDE") ? 5 : 1;
+    for (size_t i = 0; i < n; i += each) {
         struct rig t;
         rig_open(&t, knobs);
         run_attack(&t, &list[i]);
