@@ -494,15 +494,14 @@ static void metrics(void *ctx, const char *labels, struct buf *out)
     const struct {
         const char *name, *help;
         uint64_t n;
-    } counts[] = {
-        {"started", "Processes of policies that were started, for checks, calls and as spares.", n.born},
-        {"died", "Of those, the ones that ended by themselves.", n.died},
-        {"killed", "Of those, the ones that were killed: late, or not keeping to what a policy says.", n.killed}};
+    } counts[] = {{"policy_processes_started_total",
+                   "Processes of policies that were started, for checks, calls and as spares.", n.born},
+                  {"policy_processes_died_total", "Of those, the ones that ended by themselves.", n.died},
+                  {"policy_processes_killed_total",
+                   "Of those, the ones that were killed: late, or not keeping to what a policy says.", n.killed}};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        buf_printf(out,
-                   "# HELP policy_processes_%s_total %s\n# TYPE policy_processes_%s_total counter\n"
-                   "policy_processes_%s_total %llu\n",
-                   counts[i].name, counts[i].help, counts[i].name, counts[i].name, (unsigned long long)counts[i].n);
+        buf_printf(out, "# HELP %s %s\n# TYPE %s counter\n%s %llu\n", counts[i].name, counts[i].help, counts[i].name,
+                   counts[i].name, (unsigned long long)counts[i].n);
 }
 
 /* The spare has loaded it by now, or is about to have: its turn. */

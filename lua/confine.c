@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -52,8 +53,8 @@ static int limit_memory(struct err *e)
     unsigned long had_kib = 0;
     FILE *f = fopen("/proc/self/status", "re");
     while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "VmData: %lu", &had_kib) == 1)
-            break;
+        if (strncmp(line, "VmData:", 7) == 0)
+            had_kib = strtoul(line + 7, NULL, 10);
     if (f)
         fclose(f);
     if (!had_kib)

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -16,6 +16,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "engine/base/monitor.h"
 #include "engine/base/seen.h"
 #include "lua/child.h"
 #include "lua/confine.h"
@@ -31,7 +32,7 @@ struct message {
 
 struct nursery {
     int pid, socket;
-    pthread_mutex_t lock;
+    struct monitor *lock;
     _Atomic uint64_t born, died, killed;
 };
 
@@ -114,7 +115,7 @@ static void wipe_arguments(void)
     for (int field = 3; p && field <= 51; field++) { /* of proc(5); 48: arg_start, to 51: env_end */
         p = strchr(p + 1, ' ');
         if (p && field >= 48)
-            sscanf(p + 1, "%lu", &at[field - 48]);
+            at[field - 48] = strtoul(p + 1, NULL, 10);
     }
     if (f)
         fclose(f);
@@ -172,7 +173,7 @@ int nursery_start(struct nursery **out, void (*forget)(void *ctx), void *ctx, st
     struct nursery *n = mem_new(sizeof *n);
     n->pid = pid;
     n->socket = pair[0];
-    pthread_mutex_init(&n->lock, NULL);
+    n->lock = monitor_new();
     *out = n;
     return 0;
 }
@@ -184,7 +185,7 @@ void nursery_stop(struct nursery *n)
     close(n->socket);
     while (waitpid(n->pid, NULL, 0) < 0 && errno == EINTR)
         ;
-    pthread_mutex_destroy(&n->lock);
+    monitor_free(n->lock);
     mem_free(n);
 }
 
@@ -210,11 +211,11 @@ static bool put(int socket, const struct message *m, int file)
 static bool ask(struct nursery *n, struct message *m, int file)
 {
     int none;
-    pthread_mutex_lock(&n->lock);
+    monitor_lock(n->lock);
     bool answered = n->socket >= 0 && put(n->socket, m, file) && receive(n->socket, m, &none);
     if (!answered)
         shutdown(n->socket, SHUT_RDWR);
-    pthread_mutex_unlock(&n->lock);
+    monitor_unlock(n->lock);
     return answered;
 }
 

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/monitor.h"
 
 /* Sizes are powers of two from 32 bytes on, header included; what is freed waits for the next of its size. */
 enum { LEAST_SHIFT = 5, SIZES = 40 };
@@ -26,11 +26,11 @@ struct seen {
     size_t bytes, used;
     int fd;
     bool only_read;
-    pthread_mutex_t lock;
+    struct monitor *lock;
     struct block *unused[SIZES];
 };
 
-static struct seen seen = {.fd = -1, .lock = PTHREAD_MUTEX_INITIALIZER};
+static struct seen seen = {.fd = -1};
 
 int seen_open(size_t bytes, struct err *e)
 {
@@ -48,6 +48,7 @@ int seen_open(size_t bytes, struct err *e)
         close(fd);
         return err_set(e, E_SYS, "cannot map memory to share with processes of policies: %s", strerror(why));
     }
+    seen.lock = monitor_new();
     seen.base = p;
     seen.bytes = bytes;
     seen.fd = fd;
@@ -93,7 +94,7 @@ static size_t shift_for(size_t bytes)
 /* NULL: it does not fit. */
 static struct block *take(size_t shift)
 {
-    pthread_mutex_lock(&seen.lock);
+    monitor_lock(seen.lock);
     struct block *b = seen.unused[shift];
     if (b) {
         seen.unused[shift] = b->next;
@@ -102,7 +103,7 @@ static struct block *take(size_t shift)
         seen.used += (size_t)1 << shift;
         b->shift = shift;
     }
-    pthread_mutex_unlock(&seen.lock);
+    monitor_unlock(seen.lock);
     return b;
 }
 
@@ -147,8 +148,8 @@ void seen_free(void *p)
     struct block *b = block_of(p);
     if (seen.only_read)
         return; /* the parent's */
-    pthread_mutex_lock(&seen.lock);
+    monitor_lock(seen.lock);
     b->next = seen.unused[b->shift];
     seen.unused[b->shift] = b;
-    pthread_mutex_unlock(&seen.lock);
+    monitor_unlock(seen.lock);
 }

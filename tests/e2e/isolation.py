@@ -1,7 +1,8 @@
-"""serve --policy-isolation process, from outside: it serves, and decides what a replay on the thread decides; nothing of
-a key or a prompt lies where a policy's process can read; a process that is killed costs a step, and all of them end
+"""serve --policy-isolation process, from outside: it serves, and decides what a replay on the thread decides; nothing
+of a key or a prompt lies where a policy's process can read; a process that is killed costs a step, and all of them end
 with the server, however it ends; hostile policies cost no client anything."""
 
+import contextlib
 import json
 import os
 import re
@@ -121,13 +122,11 @@ def all_end_with_the_server(folder):
 
 def a_killed_process_costs_a_step(folder):
     with Site(os.path.join(folder, "state"), *ON) as s:
-        for n in (1, 2):
+        for _ in range(2):
             crowd(s)
             for pid in deciders(s):
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             crowd(s)
         state = json.loads(s.ask("GET", "/admin/policy")[1])
         assert state["active"]["name"] == "fcfs" or state["withdrawn"], state

@@ -469,7 +469,7 @@ static void silence_has_an_end(void **state)
                 gone ? _exit(0) : (void)pause();
         b.pidfd = (int)syscall(SYS_pidfd_open, b.pid, 0);
         close(file);
-        struct talk t = {.born = &b, .name = "x", .quiet = true, .most_ns = 1000000};
+        struct talk t = {.born = &b, .name = "x", .quiet = true, .most_ns = gone ? 20000000000 : 200000000};
         assert_int_equal(talk(&talker, &t, SAY_CALL), gone ? HEARD_GONE : HEARD_SILENT);
         kill(b.pid, SIGKILL);
         waitpid(b.pid, NULL, 0);
