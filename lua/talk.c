@@ -8,7 +8,6 @@
 #include "engine/base/thread.h"
 #include "lua/script.h"
 
-enum { SAID_MOST = 20 };                     /* lines of the log in one call */
 static const int64_t SLICE_NS = 500000;      /* from one look at a process that is silent to the next */
 static const int64_t SILENT_NS = 1000000000; /* a process that is late and does not run either */
 
@@ -38,13 +37,32 @@ static bool is_late(const struct talker *r, struct talk *t, enum heard *how)
     return *how == HEARD_LATE || late > SILENT_NS;
 }
 
-static void say_line(struct talk *t, const char *text)
+static void say_line(struct talker *r, const struct talk *t, const char *text)
 {
-    char line[VERB_TEXT];
-    if (t->quiet || t->n_said++ >= SAID_MOST)
-        return;
-    vm_escape(line, sizeof line, text, strlen(text));
-    log_info("policy", "%s: %s", t->name, line);
+    int64_t second = clock_now(&r->clock) / 1000000000;
+    if (second != r->said_second)
+        r->n_said = 0;
+    r->said_second = second;
+    if (!t->quiet && r->n_said++ < MAX_LOGS)
+        log_info("policy", "%s: %s", t->name, text);
+}
+
+/* Words that go into logs, answers and records are words, whatever bytes the process sent. Those of a policy are
+ * already, and stay what they are. */
+static void clean(struct exchange_verb *v)
+{
+    char text[VERB_TEXT];
+    if (v->call.kind == CALL_SWITCH) {
+        vm_escape(text, sizeof v->order.reason, v->order.reason, strlen(v->order.reason));
+        memcpy(v->order.reason, text, sizeof v->order.reason);
+    } else if (v->call.text) {
+        struct admission a;
+        size_t cap = v->call.kind == CALL_HOLD     ? REASON_BYTES
+                     : v->call.kind == CALL_REFUSE ? sizeof a.why
+                                                   : sizeof text;
+        vm_escape(text, cap, v->text, strlen(v->text));
+        memcpy(v->text, text, cap);
+    }
 }
 
 static bool do_verb(struct talker *r, struct talk *t)
@@ -53,8 +71,9 @@ static bool do_verb(struct talker *r, struct talk *t)
     struct verb_result done = {0};
     if (!exchange_take_verb(x, &r->verb) || !verb_is_lawful(&t->scope, &r->verb.call))
         return false;
+    clean(&r->verb);
     if (r->verb.call.kind == CALL_SAY)
-        say_line(t, r->verb.call.text);
+        say_line(r, t, r->verb.call.text);
     else
         verb_carry_out(&t->scope, &r->verb.call, &done);
     snprintf(x->reason, sizeof x->reason, "%s", done.reason ? done.reason : "refused");

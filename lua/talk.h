@@ -27,7 +27,6 @@ struct talk {
     int64_t most_ns;    /* wall time; past it, it may go on until it has used as much CPU time more, or for a second */
     /* while it lasts */
     int64_t began_ns, late_cpu_ns;
-    int n_said;
 };
 
 /* What outlasts talks: room for verbs, and how the last one ended. */
@@ -36,6 +35,8 @@ struct talker {
     struct exchange_eye eye;
     struct exchange_verb verb;
     struct exchange_end end;
+    int64_t said_second; /* lines of the log that came outside of steps, in this second of the clock */
+    int n_said;
 };
 void talker_init(struct talker *r);
 void talker_free(struct talker *r);

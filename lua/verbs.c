@@ -189,17 +189,19 @@ static int act_preempt(lua_State *L)
 static int refuse_now(lua_State *L, req_id id, int code, int retry_after)
 {
     struct bind *b = bind_of(L);
-    const char *why = lua_tostring(L, 4);
+    char why[sizeof b->admission->why] = "";
+    if (lua_type(L, 4) == LUA_TSTRING)
+        vm_escape(why, sizeof why, lua_tostring(L, 4), lua_objlen(L, 4));
     if (b->plan)
-        return verb_done(L, &(struct verb_call){
-                                .kind = CALL_REFUSE, .id = id, .n = code, .more = retry_after, .text = why ? why : ""});
+        return verb_done(
+            L, &(struct verb_call){.kind = CALL_REFUSE, .id = id, .n = code, .more = retry_after, .text = why});
     if (id != b->subject->id)
         return verb_refused(L, "in admit, only the request that arrives can be refused");
     struct admission *a = b->admission;
     a->refused = true;
     a->code = code;
     a->retry_after_s = retry_after;
-    vm_escape(a->why, sizeof a->why, why ? why : "", why ? lua_objlen(L, 4) : 0);
+    memcpy(a->why, why, sizeof a->why);
     lua_pushboolean(L, 1);
     return 1;
 }
