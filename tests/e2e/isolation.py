@@ -14,6 +14,7 @@ import time
 
 sys.path.insert(0, "tests/rig")
 import cases
+import hostile
 from state_site import BINARY, ENV, FCFS, WAIT_S, Site
 
 KEY, ADMIN, SECRET = "a-key-of-a-client-3141", "the-key-of-the-operator-2718", "marmalade-in-a-prompt-1618"
@@ -168,6 +169,11 @@ def a_replay_on_the_thread_decides_the_same(folder):
     assert r.returncode == 0 and "all equal to the recording" in r.stdout, (r.stdout[-1500:], r.stderr)
 
 
+def hostile_policies_are_survived(folder):
+    hostile.MORE, hostile.EACH = list(ON), max(hostile.EACH, 1 if "MOONSHIFT_WIDE" in os.environ else 16)
+    hostile.every_attack_is_survived(folder)
+
+
 def flags_that_exclude_each_other(folder):
     r = subprocess.run(
         [BINARY, "serve", "x.gguf", *ON, "--what-if-memory", "2MiB"], capture_output=True, text=True, env=ENV
@@ -189,6 +195,7 @@ cases.run(
         a_killed_process_costs_a_step,
         sources_are_judged_there,
         a_replay_on_the_thread_decides_the_same,
+        hostile_policies_are_survived,
         flags_that_exclude_each_other,
     ],
     in_folder=True,
