@@ -102,7 +102,7 @@ static int allow_calls(scmp_filter_ctx f)
         SCMP_SYS(write),          SCMP_SYS(sigaltstack), SCMP_SYS(rt_sigaction), SCMP_SYS(sched_getaffinity),
         SCMP_SYS(prlimit64),      SCMP_SYS(getpid),      SCMP_SYS(gettid),       SCMP_SYS(nanosleep),
         SCMP_SYS(clock_nanosleep)};
-    const struct scmp_arg_cmp name = SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME);
+    const struct scmp_arg_cmp name = {.arg = 0, .op = SCMP_CMP_EQ, .datum_a = PR_SET_NAME};
     int rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, SCMP_SYS(prctl), 1, name);
     for (size_t i = 0; i < sizeof calls / sizeof *calls && !rc; i++)
         rc = seccomp_rule_add(f, SCMP_ACT_ALLOW, calls[i], 0);
