@@ -112,6 +112,8 @@ int canary_begin(struct canary *c, struct canary_order *o, struct live *live, st
     side_split(w, ranks, now_ns);
     c->book.share = side_share(w, SIDE_CANARY);
     rc = live_call_start(&c->live, &c->live.active, w, now_ns, e);
+    if (rc == E_GONE)
+        rc = err_set(e, E_POLICY, "start: its process has crashed");
     if (rc) {
         join(c, live, w, now_ns);
         c->book.ended_ns = now_ns;
@@ -158,6 +160,8 @@ bool canary_tend(struct canary *c, struct live *live, struct world *w, int64_t n
     if (!c->on)
         return false;
     const char *over = why_over(c, live, w, now_ns);
+    if (c->live.crashed)
+        over = "its process has crashed";
     if (c->live.fallen) {
         snprintf(why, sizeof why, "%.80s; last: %.140s", c->live.why_fallen, c->live.last_error);
         over = why;

@@ -2,6 +2,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 
 /* Tensor parallel over all ranks, or as wide as the model's heads allow. */
 static struct layout widest(const struct heads *h, int n)
@@ -67,9 +68,9 @@ static void add_size(struct node *n, const struct engine_setup *s, struct layout
     struct residency_facts *f = &n->measured;
     for (int t = 0; t < l.tp; t++) {
         struct cut c = cut_of(l, t * l.sp);
-        f->sizes = mem_resize(f->sizes, (size_t)f->n_sizes + 1, sizeof *f->sizes);
+        f->sizes = seen_resize(f->sizes, (size_t)f->n_sizes + 1, sizeof *f->sizes);
         struct cut_size *to = &f->sizes[f->n_sizes++];
-        *to = (struct cut_size){c.layout.sp, l.tp, t, mem_new_array((size_t)f->n_layers, sizeof *to->layers)};
+        *to = (struct cut_size){c.layout.sp, l.tp, t, seen_new_array((size_t)f->n_layers, sizeof *to->layers)};
         for (int i = 0; i < f->n_layers; i++)
             to->layers[i] = (size_t)(weights_cut_bytes(rank_weights(n->ranks[0]), s->model, &c, i) * scale);
     }

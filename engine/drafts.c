@@ -4,7 +4,11 @@
 void engine_open_drafts(struct engine *engine)
 {
     const struct engine_setup *s = &engine->setup;
-    engine->world.drafts = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
+    const struct draft_sources *sources = s->drafts || !s->ops->computes ? s->drafts : draft_lookup();
+    if (sources) {
+        engine->drafts = *sources;
+        engine->world.drafts = &engine->drafts;
+    }
     engine->world.draft_trees =
         !witness_is_exact(s->witness) && (s->ops->kv_pack || !s->ops->computes); /* recordings know chains */
     if (s->witness)

@@ -5,6 +5,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/seen.h"
 #include "engine/engine_state.h"
 
 /* ---- opening */
@@ -111,7 +112,7 @@ static int open_world(struct engine *engine, struct err *e)
 
 int engine_create(struct engine **out, const struct engine_setup *s, struct err *e)
 {
-    struct engine *engine = mem_new(sizeof *engine);
+    struct engine *engine = seen_new(sizeof *engine); /* policies see the world in it */
     engine->setup = *s;
     engine->setup.n_ranks = s->n_ranks ? s->n_ranks : 1;
     if (s->ffn) {

@@ -36,10 +36,11 @@ struct engine {
     struct decisions decisions;
     struct plan plan;
     struct node node;
-    struct ffn_setup ffn;       /* of pooled weights; owners change when ranks fail */
-    uint64_t failing_ranks;     /* steps of others have found them failed; what they are in has yet to end */
-    uint64_t mended_ranks;      /* failed, and their FFN layers lie elsewhere by now */
-    const char *beyond_mending; /* why no request can be served any more; NULL: they can */
+    struct draft_sources drafts; /* a copy, for policies to see (engine/base/seen.h) */
+    struct ffn_setup ffn;        /* of pooled weights; owners change when ranks fail */
+    uint64_t failing_ranks;      /* steps of others have found them failed; what they are in has yet to end */
+    uint64_t mended_ranks;       /* failed, and their FFN layers lie elsewhere by now */
+    const char *beyond_mending;  /* why no request can be served any more; NULL: they can */
     struct queue *inbox, *outbox;
     struct node_facts facts;
     struct timetable under_way;                              /* not threaded */

@@ -61,7 +61,7 @@ void live_note_error(struct live *l, const char *what, enum verdict v, const str
 
 /* The active policy may not go on: none of its functions is called any more, and live_settle puts another in its place.
  * The native one always may: where it can run nothing, no policy can. */
-static void revert(struct live *l, const char *why)
+void live_withdraw(struct live *l, const char *why)
 {
     if (l->active.ops == l->native.ops)
         return;
@@ -91,7 +91,7 @@ static void strike(struct live *l, uint64_t step)
     uint64_t oldest = l->strike_steps[i];
     l->strike_steps[i] = step;
     if (l->n_strikes > LIVE_STRIKES && step - oldest <= LIVE_WINDOW)
-        revert(l, "too many strikes");
+        live_withdraw(l, "too many strikes");
 }
 
 /* Counts a call's verdict and draws the consequences. Returns whether the call stands. */
@@ -104,15 +104,16 @@ static bool judge(struct live *l, enum policy_hook hook, enum verdict v, const s
     if (verdict_stands(v)) {
         if (strike_costly(l, hook, v, e, step)) {
             live_note_error(l, policy_hook_name(hook), v, e);
-            revert(l, v == VERDICT_HEAVY ? "too many calls that execute more than a policy may"
-                                         : "too many calls that take more time than they are worth");
+            live_withdraw(l, v == VERDICT_HEAVY ? "too many calls that execute more than a policy may"
+                                                : "too many calls that take more time than they are worth");
             l->may_return = v == VERDICT_SLOW;
         }
         return true;
     }
     live_note_error(l, policy_hook_name(hook), v, e);
+    l->crashed |= v == VERDICT_CRASHED;
     if (verdict_torn(v))
-        revert(l, "its call was cut off, so its state may be half changed");
+        live_withdraw(l, "its call was cut off, so its state may be half changed");
     else
         strike(l, step);
     return false;
@@ -124,7 +125,7 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
 {
     const struct admission fallback = *a;
     l->n_decisions[0]++;
-    if (l->fallen || !l->active.ops->admit)
+    if (l->fallen || l->crashed || !l->active.ops->admit)
         return;
     struct err e = {0};
     enum verdict verdict;
@@ -433,7 +434,7 @@ static void note_starved(struct live *l, struct request *r)
 {
     uint64_t policy = l->active.generation;
     if (r->starved_by == policy)
-        revert(l, "it has let the same request starve twice");
+        live_withdraw(l, "it has let the same request starve twice");
     r->starved_by = policy;
 }
 
@@ -467,7 +468,7 @@ void live_finish(struct live *l, const struct request *r, enum ending how, const
 {
     struct err e = {0};
     enum verdict verdict;
-    if (l->fallen || !l->active.ops->finish)
+    if (l->fallen || l->crashed || !l->active.ops->finish)
         return;
     if (!live_cut(l, HOOK_FINISH, &verdict))
         verdict = live_heard(l, HOOK_FINISH, l->active.ops->finish(l->active.ctx, r, how, v, &e));
@@ -476,6 +477,6 @@ void live_finish(struct live *l, const struct request *r, enum ending how, const
 
 void live_idle(struct live *l)
 {
-    if (!l->fallen && l->active.ops->idle)
+    if (!l->fallen && !l->crashed && l->active.ops->idle)
         l->active.ops->idle(l->active.ctx);
 }

@@ -42,6 +42,7 @@ struct live {
     bool canary; /* its policy decides for the canary's side (canary.h), not for the live one */
     bool has_previous;
     bool fallen;     /* the active one is withdrawn: it is not called any more, and another is to take its place */
+    bool crashed;    /* its process has: it is not called until live_settle has renewed it */
     bool may_return; /* it is withdrawn for nothing but slowness */
     char why_fallen[200];
     struct live_rest rest;
@@ -87,8 +88,9 @@ void live_refused(struct live *l, const char *why);
 /* Back to the previous good policy, whose start is called again. E_NOTFOUND when there is none; E_POLICY when it cannot
  * start: then the native one serves. */
 int live_rollback(struct live *l, struct world *w, int64_t now_ns, struct err *e);
-/* When the active policy has been withdrawn, the one before it takes over as in a rollback, else the native one. True:
- * so it was. Only in a turn, or before an order about policies is obeyed: what a recording can say the moment of. */
+/* When the process of the active policy has crashed, a fresh one takes its place, and the policy begins again as if it
+ * took over. When it has been withdrawn, the one before it takes over as in a rollback, else the native one. True: so
+ * it was. Only in a turn, or before an order about policies is obeyed: what a recording can say the moment of. */
 bool live_settle(struct live *l, struct world *w, int64_t now_ns);
 /* A policy that was withdrawn for slowness alone has rested long enough: it is swapped in again. True: so it was. Only
  * in a turn. */

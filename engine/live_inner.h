@@ -12,5 +12,7 @@ enum verdict live_heard(const struct live *l, enum policy_hook h, enum verdict v
 void live_note_error(struct live *l, const char *what, enum verdict v, const struct err *e);
 /* p's start is called, for its side. What it orders counts from now on, when the call stands. */
 int live_call_start(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e);
+/* The active policy is not called any more, and live_settle puts another in its place. */
+void live_withdraw(struct live *l, const char *why);
 
 #endif

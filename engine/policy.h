@@ -24,6 +24,7 @@ enum verdict {
     VERDICT_MALFORMED,
     VERDICT_STALLED,
     VERDICT_STARVED,
+    VERDICT_CRASHED, /* its process has ended, and with it all that it remembered */
     VERDICT_COUNT
 };
 const char *verdict_name(enum verdict v); /* "ok", "slow", ... */
@@ -34,6 +35,17 @@ static inline bool verdict_stands(enum verdict v)
 static inline bool verdict_torn(enum verdict v) /* its state may be half changed: it may never run again */
 {
     return v == VERDICT_TIMEOUT || v == VERDICT_OOM;
+}
+
+/* Depends on more than what the policy saw: a replay has to be told. */
+static inline bool verdict_by_chance(enum verdict v)
+{
+    return v == VERDICT_SLOW || v == VERDICT_HEAVY || v == VERDICT_CRASHED || verdict_torn(v);
+}
+/* Nothing of the call has happened: a replay leaves it out. */
+static inline bool verdict_cuts(enum verdict v)
+{
+    return v == VERDICT_CRASHED || verdict_torn(v);
 }
 
 enum policy_hook { HOOK_START, HOOK_ADMIT, HOOK_STEP, HOOK_FINISH, HOOK_EXPORT, HOOK_IMPORT, HOOK_COUNT };
@@ -113,6 +125,9 @@ struct policy_ops {
     /* A request entered, moved, changed or left: for policies that keep columns. Called right after the change. */
     void (*metrics)(void *ctx, const char *labels,
                     struct buf *out); /* own series; labels like policy="fcfs",version="ab12" */
+    /* Its process has crashed: a fresh one of the same source and params takes its place, and remembers nothing. Start
+     * is called next. NULL: it has none to crash. */
+    int (*renew)(void *ctx, struct err *e);
     void (*destroy)(void *ctx);
 };
 

@@ -80,8 +80,8 @@ void policy_fcfs(struct policy *out)
 
 const char *verdict_name(enum verdict v)
 {
-    static const char *const names[] = {"ok",  "slow",      "heavy",   "error",  "timeout",
-                                        "oom", "malformed", "stalled", "starved"};
+    static const char *const names[] = {"ok",  "slow",      "heavy",   "error",   "timeout",
+                                        "oom", "malformed", "stalled", "starved", "crashed"};
     return v < VERDICT_COUNT ? names[v] : "unknown";
 }
 

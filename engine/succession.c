@@ -7,6 +7,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 #include "engine/live_inner.h"
 
 static int import_old(struct live *l, struct policy *p, struct err *e)
@@ -40,7 +41,7 @@ int live_call_start(struct live *l, const struct policy *p, struct world *w, int
     if (!p->ops->start)
         return 0;
     struct view view;
-    struct plan *plan = mem_new(sizeof *plan);
+    struct plan *plan = seen_new(sizeof *plan);
     view_init_of(&view, w, live_side(l, w), now_ns);
     plan_init(plan, w);
     plan->serial = UINT64_MAX / 2 + l->next_generation; /* never that of a step's plan */
@@ -58,7 +59,20 @@ int live_call_start(struct live *l, const struct policy *p, struct world *w, int
     mem_free(plan);
     if (!verdict_stands(v) && e && e->code == E_INPUT)
         return E_INPUT; /* what it was asked for cannot be on this node: these are its own words */
+    if (v == VERDICT_CRASHED)
+        return E_GONE;
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
+}
+
+/* Its process may have ended while it was not live: once, another one takes its place. */
+static int start_anew(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
+{
+    int rc = live_call_start(l, p, w, now_ns, e);
+    if (rc != E_GONE)
+        return rc;
+    rc = p->ops->renew ? p->ops->renew(p->ctx, e) : E_POLICY;
+    rc = rc ? rc : live_call_start(l, p, w, now_ns, e);
+    return rc == E_GONE ? err_prefix(e, E_POLICY, "start: %s", verdict_name(VERDICT_CRASHED)) : rc;
 }
 
 /* Every FFN layer is pooled, and every group fetches, as at the start. */
@@ -88,7 +102,7 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     world_evict_drafts(w, EVICT_OLDEST);
     w->embed_rule = (struct embed_rule){0};
     partition_let_go(w, now_ns);
-    int rc = live_call_start(l, p, w, now_ns, e);
+    int rc = start_anew(l, p, w, now_ns, e);
     if (rc) {
         if (before)
             w->partition = *before;
@@ -101,22 +115,47 @@ static int begin(struct live *l, const struct policy *p, struct world *w, int64_
     return rc;
 }
 
-/* The active policy is another one than before: a clean slate: no request is held, every request gets a new key, and
- * no wake is set. */
-static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
+/* The active policy knows nothing of what was: a clean slate: no request is held, every request gets a new key, and no
+ * wake is set. */
+static void clean_slate(struct live *l, struct world *w, int64_t now_ns)
 {
     int64_t next;
     world_let_go(w, now_ns, true, &next);
     world_leave_behind(w);
-    l->active.generation = ++l->next_generation;
-    l->fallen = l->may_return = false;
-    l->n_strikes = l->n_barren = 0;
+    l->n_barren = 0;
     l->barren_since_ns = 0;
+    l->wake_ns = 0;
+    live_rekey(l, w, now_ns);
+}
+
+/* It is another one than before. */
+static void count_from_now(struct live *l, struct world *w, int64_t now_ns)
+{
+    l->active.generation = ++l->next_generation;
+    l->fallen = l->crashed = l->may_return = false;
+    l->n_strikes = 0;
     l->slow.n = l->heavy.n = 0;
     memset(l->strike_steps, 0, sizeof l->strike_steps);
     l->last_swap_ns = now_ns;
-    l->wake_ns = 0;
-    live_rekey(l, w, now_ns);
+    clean_slate(l, w, now_ns);
+}
+
+/* The process of the active policy has crashed, and it may go on: it takes over from itself. */
+static void revive(struct live *l, struct world *w, int64_t now_ns)
+{
+    struct err e = {0};
+    l->crashed = false;
+    int rc = l->active.ops->renew ? l->active.ops->renew(l->active.ctx, &e) : err_set(&e, E_POLICY, "it has no other");
+    if (!rc)
+        rc = begin(l, &l->active, w, now_ns, &e);
+    if (rc) {
+        live_note_error(l, "start", VERDICT_CRASHED, &e);
+        live_withdraw(l, "its process has crashed, and no other could take its place");
+        return;
+    }
+    if (!l->quiet)
+        log_warn("policy", "%s (%.12s) goes on in a fresh process", l->active.name, l->active.sha256);
+    clean_slate(l, w, now_ns);
 }
 
 void live_refused(struct live *l, const char *why)
@@ -248,8 +287,11 @@ bool live_settle(struct live *l, struct world *w, int64_t now_ns)
 {
     struct err e = {0};
     char name[NAME_BYTES], sha256[65], note[80];
+    bool revived = false;
+    for (; l->crashed && !l->fallen; revived = true) /* each crash is a strike: not for ever */
+        revive(l, w, now_ns);
     if (!l->fallen)
-        return false;
+        return revived;
     struct policy bad = l->active;
     bool unproven = l->probation.on;
     probation_end(&l->probation, PROBATION_WITHDRAWN, &bad, l->why_fallen, now_ns);

@@ -1,7 +1,8 @@
 /* What a policy sees and may do, as Lua values: the view (scalars, groups, orders, the columns of both queues), the
  * node, a request, and the table of verbs. The tables live as long as the machine and are patched before each call.
- * Verbs go straight to the plan (engine/world/plan.h), which checks them. Owned by one script; used inside its vm
- * bodies only, except bind_free. Invariant: a verb changes only the plan or the admission. */
+ * Verbs go to the plan (engine/world/plan.h), which checks them, as calls that are data (verb_call.h). Owned by one
+ * script; used inside its vm bodies only, except bind_free. Invariant: a verb changes only the plan or the admission.
+ */
 #ifndef LUA_BIND_H
 #define LUA_BIND_H
 
@@ -9,35 +10,11 @@
 #include "lua/columns.h"
 #include "lua/groups.h"
 #include "lua/orders.h"
+#include "lua/scalars.h"
+#include "lua/verb_call.h"
 #include "lua/vm.h"
 
 struct script;
-
-enum scalar {
-    S_NOW,
-    S_STEP,
-    S_WAITING,
-    S_RUNNING,
-    S_WAITING_TOKENS,
-    S_KV_FREE,
-    S_KV_TOTAL,
-    S_TOKENS_PER_BLOCK,
-    S_ARRIVAL_RATE,
-    S_MAX_SEQS,
-    S_MAX_TOKENS,
-    S_LAST_TOKENS,
-    S_LAST_MS,
-    S_LAST_SWITCH_MS,
-    S_HEAD_TOKENS,
-    S_GROUP_CAPACITY,
-    S_FETCH_MS,
-    S_WAS_WAIT_MS,
-    S_REPLICAS,
-    S_HOST_FREE,
-    S_HOST_TOTAL,
-    S_COPIES,
-    SCALAR_COUNT
-};
 
 enum { MAX_LOGS = 20 }; /* log lines outside a step, a second */
 
@@ -59,7 +36,10 @@ struct bind {
     char tenant[NAME_BYTES];      /* of the request before */
     double scalars[SCALAR_COUNT]; /* as last written */
     struct columns waiting, running;
-    req_id *admitted; /* by slot: the requests this script has given a key */
+    req_id *list; /* a list of ids that a verb was given */
+    size_t cap_list;
+    struct verb_way way; /* go NULL: verbs are carried out here */
+    req_id *admitted;    /* by slot: the requests this script has given a key */
     int n_admitted;
     struct rng rng;
     const struct comm_pool *comms; /* of the node; NULL: it has none, or this is a rehearsal */
@@ -67,7 +47,7 @@ struct bind {
     /* the call under way */
     enum policy_hook hook;
     const struct view *facts;
-    struct plan *plan;             /* step; and start, for orders */
+    struct plan *plan;             /* step; and start, for orders. Read here, changed by verb_carry_out alone */
     struct admission *admission;   /* admit only */
     const struct request *subject; /* admit, finish */
     struct buf *transcript;        /* not NULL: log lines go there (tests, checks) */

@@ -1,87 +1,53 @@
 #include "lua/host.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "lua/apart.h"
 #include "lua/check.h"
 #include "lua/follow.h"
+#include "lua/hook_times.h"
 #include "lua/scan.h"
 #include "lua/libs.h"
 #include "lua/script.h"
 
-/* ---- what the policy costs */
-
-static const double bucket_seconds[] = {1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2};
-enum { N_BUCKETS = sizeof bucket_seconds / sizeof *bucket_seconds };
-
-struct duration {
-    uint64_t buckets[N_BUCKETS + 1], count;
-    int64_t sum_ns;
-};
-
 struct host {
     struct script *script;
-    struct duration hooks[HOOK_COUNT], collector;
-    struct buf text;    /* with lua_opts.keep_text: all of it, as libs_text makes it */
+    struct hook_times times;
+    struct buf text;    /* all of it, as libs_text makes it */
+    bool followed;      /* it may be: with lua_opts.keep_text */
     struct buf *follow; /* where the next call of step is told; NULL: nobody follows */
 };
 
-static void observe(struct duration *d, int64_t ns)
+static size_t heap_of(const struct vm *vm)
 {
-    int i = 0;
-    while (i < N_BUCKETS && (double)ns > bucket_seconds[i] * 1e9)
-        i++;
-    d->buckets[i]++;
-    d->count++;
-    d->sum_ns += ns;
+    return vm->used > vm->floor ? vm->used - vm->floor : 0;
 }
 
 static enum verdict measured(struct host *h, enum policy_hook hook, enum verdict v)
 {
     if (h->script->hooks[hook] >= 0)
-        observe(&h->hooks[hook], h->script->vm.last_ns);
+        duration_add(&h->times.hooks[hook], h->script->vm.last_ns);
     return v;
 }
 
-static void put_duration(const struct duration *d, const char *name, const char *labels, struct buf *out)
+static int hooks_of(const struct script *s)
 {
-    uint64_t total = 0;
-    for (int i = 0; i < N_BUCKETS; i++) {
-        total += d->buckets[i];
-        buf_printf(out, "%s_bucket{%s,le=\"%g\"} %" PRIu64 "\n", name, labels, bucket_seconds[i], total);
-    }
-    buf_printf(out, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", name, labels, d->count);
-    buf_printf(out, "%s_sum{%s} %.9f\n%s_count{%s} %" PRIu64 "\n", name, labels, (double)d->sum_ns * 1e-9, name, labels,
-               d->count);
-}
-
-static void put_gauge(const char *name, const char *help, const char *labels, double value, struct buf *out)
-{
-    buf_printf(out, "# HELP %s %s\n# TYPE %s gauge\n%s{%s} %.0f\n", name, help, name, name, labels, value);
+    int has = 0;
+    for (int i = 0; i < HOOK_COUNT; i++)
+        has |= (s->hooks[i] >= 0) << i;
+    return has;
 }
 
 static void metrics(void *ctx, const char *labels, struct buf *out)
 {
-    const struct host *h = ctx;
-    const struct vm *vm = &h->script->vm;
-    buf_puts(out, "# HELP policy_hook_duration_seconds Wall time of the policy's calls.\n# TYPE "
-                  "policy_hook_duration_seconds histogram\n");
-    for (int i = 0; i < HOOK_COUNT; i++) {
-        char with_hook[256];
-        if (h->script->hooks[i] < 0)
-            continue;
-        snprintf(with_hook, sizeof with_hook, "%s,hook=\"%s\"", labels, policy_hook_name((enum policy_hook)i));
-        put_duration(&h->hooks[i], "policy_hook_duration_seconds", with_hook, out);
-    }
-    buf_puts(out, "# HELP policy_gc_pause_seconds Collector work between the steps.\n# TYPE "
-                  "policy_gc_pause_seconds histogram\n");
-    put_duration(&h->collector, "policy_gc_pause_seconds", labels, out);
-    size_t mine = vm->used > vm->floor ? vm->used - vm->floor : 0;
-    put_gauge("policy_lua_heap_bytes", "Heap of the policy, without the host's own tables.", labels, (double)mine, out);
-    put_gauge("policy_lua_heap_limit_bytes", "What that heap may grow to.", labels, (double)vm->cap, out);
+    struct host *h = ctx;
+    h->times.has = hooks_of(h->script);
+    h->times.heap_bytes = heap_of(&h->script->vm);
+    h->times.heap_limit = h->script->vm.cap;
+    hook_times_put(&h->times, labels, out);
 }
 
 /* ---- the hooks */
@@ -121,7 +87,7 @@ static enum verdict step(void *ctx, const struct view *v, struct plan *p, struct
 static void follow(void *ctx, struct buf *out)
 {
     struct host *h = ctx;
-    h->follow = h->text.len ? out : NULL;
+    h->follow = h->followed ? out : NULL;
 }
 
 static enum verdict finish(void *ctx, const struct request *r, enum ending how, const struct view *v, struct err *e)
@@ -135,7 +101,7 @@ static void idle(void *ctx)
     struct host *h = ctx;
     int64_t took = vm_collect(&h->script->vm);
     if (took)
-        observe(&h->collector, took);
+        duration_add(&h->times.collector, took);
 }
 
 static enum verdict export_state(void *ctx, struct buf *out, struct err *e)
@@ -162,6 +128,32 @@ static int set_params(void *ctx, const char *json, size_t n, struct err *e)
     return script_params_set(h->script, json, n, e);
 }
 
+/* As a process of its own would be replaced: for replays of what was decided in one. */
+static int renew(void *ctx, struct err *e)
+{
+    struct host *h = ctx;
+    struct script *fresh = NULL, *old = h->script;
+    struct lua_opts o = old->opts;
+    struct libs libs = {.watchdog = o.watchdog, .n_policy = h->text.len};
+    const char *source = h->text.data ? h->text.data : "";
+    size_t n = h->text.len;
+    o.libs = &libs;
+    int rc = libs_take_apart(&libs, old->name, &source, &n, e);
+    if (!rc)
+        rc = script_open(&fresh, old->name, source, n, &o, e);
+    if (!rc)
+        rc = script_params_copy(fresh, old, e);
+    libs_free(&libs);
+    if (rc) {
+        script_close(fresh);
+        return rc;
+    }
+    fresh->opts.libs = NULL;
+    h->script = fresh;
+    script_close(old);
+    return 0;
+}
+
 static void destroy(void *ctx)
 {
     struct host *h = ctx;
@@ -182,14 +174,30 @@ static const struct policy_ops ops = {
     .params_set = set_params,
     .follow = follow,
     .metrics = metrics,
+    .renew = renew,
     .destroy = destroy,
 };
+
+void lua_policy_send(struct policy *p, const struct verb_way *way)
+{
+    struct host *h = p->ctx;
+    h->script->bind.way = *way;
+}
+
+void lua_policy_look(const struct policy *p, struct lua_inside *out)
+{
+    const struct host *h = p->ctx;
+    *out = (struct lua_inside){.hooks = hooks_of(h->script),
+                               .heap_bytes = heap_of(&h->script->vm),
+                               .heap_limit = h->script->vm.cap,
+                               .wants_rest = vm_wants_rest(&h->script->vm)};
+}
 
 /* The libraries are read once for all machines that are made meanwhile. */
 static int begin(struct check *c, struct libs *libs, const struct lua_opts *o, struct err *e)
 {
     TRY(script_opts(&c->opts, o, e));
-    *libs = (struct libs){.folder = o->folder, .watchdog = o->watchdog, .n_policy = c->n};
+    *libs = (struct libs){.folder = o->folder, .reader = o->reader, .watchdog = o->watchdog, .n_policy = c->n};
     c->opts.libs = libs;
     char name[NAME_BYTES], file[NAME_BYTES + 8];
     TRY(script_name(name, c->name, e));
@@ -206,13 +214,15 @@ int lua_policy_load(struct policy *out, const char *name, const char *source, si
     struct script *s;
     struct libs libs;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json};
+    if (o->nursery)
+        return apart_load(out, &(struct apart_source){name, source, n, params_json}, o, e);
     TRY(begin(&c, &libs, o, e));
     int rc = check_policy(&c, &s, e);
     if (!rc) {
         struct host *h = mem_new(sizeof *h);
         h->script = s;
-        if (o->keep_text)
-            libs_text(&libs, c.source, c.n, &h->text);
+        h->followed = o->keep_text;
+        libs_text(&libs, c.source, c.n, &h->text);
         s->opts.libs = NULL;
         s->opts.folder = NULL;
         *out = (struct policy){.ops = &ops, .ctx = h};
@@ -232,6 +242,8 @@ int lua_policy_text(const char *name, const char *source, size_t n, const struct
     struct script *s;
     struct libs libs;
     struct check c = {.name = name, .source = source, .n = n};
+    if (o->nursery)
+        return apart_text(&(struct apart_source){name, source, n, NULL}, o, out, e);
     TRY(begin(&c, &libs, o, e));
     int rc = scan_source(name, c.source, c.n, o->watchdog, e);
     if (!rc)
@@ -250,6 +262,8 @@ int lua_policy_check(const char *name, const char *source, size_t n, const struc
     struct script *s;
     struct libs libs;
     struct check c = {.name = name, .source = source, .n = n, .params_json = params_json, .report = report};
+    if (o->nursery)
+        return apart_check(&(struct apart_source){name, source, n, params_json}, o, report, e);
     TRY(begin(&c, &libs, o, e));
     int rc = check_policy(&c, &s, e);
     if (!rc)
@@ -263,6 +277,8 @@ int lua_policy_test(const char *name, const char *source, size_t n, const struct
 {
     struct libs libs;
     struct check c = {.name = name, .source = source, .n = n, .report = report};
+    if (o->nursery)
+        return apart_test(&(struct apart_source){name, source, n, NULL}, o, report, e);
     TRY(begin(&c, &libs, o, e));
     int rc = check_tests(&c, e);
     libs_free(&libs);

@@ -14,6 +14,9 @@
 
 enum { LUA_SOURCE_BYTES = 256 << 10 };
 
+struct nursery;
+struct lib_reader;
+
 struct lua_opts {
     struct lua_watchdog *watchdog; /* must outlive the policy */
     size_t heap_bytes;             /* 0: 1 MiB; at most 4 MiB */
@@ -29,9 +32,12 @@ struct lua_opts {
     bool quiet;              /* no log lines */
     bool keep_text;          /* the policy keeps its text: it can be followed */
     const char *folder;      /* of the policy's file: its libraries lie in lib/ there. NULL: it may have none */
-    struct libs *libs;       /* those that were read; of the loader, NULL for its callers */
-    int n_ranks; /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
-                    are made too, and failing them is only reported */
+    const struct lib_reader *reader; /* who reads them; NULL: this process does */
+    struct nursery
+        *nursery;      /* not NULL: the policy gets a process of its own, in which all of this is done (apart.h) */
+    struct libs *libs; /* those that were read; of the loader, NULL for its callers */
+    int n_ranks;       /* of the node that it is for; more than 1: it must pass the dry runs of several ranks; else they
+                          are made too, and failing them is only reported */
 };
 
 /* name: how it is called in errors, metrics and logs, with or without ".lua" (letters, digits, '_', '-', '.',
@@ -52,5 +58,15 @@ int lua_policy_test(const char *name, const char *source, size_t n, const struct
  * 512 requests, warnings. */
 int lua_policy_check(const char *name, const char *source, size_t n, const struct lua_opts *o, const char *params_json,
                      struct buf *report, struct err *e);
+
+/* For a host in another process (child.h): where the policy's verbs go, and what is to be known of it. */
+struct verb_way;
+void lua_policy_send(struct policy *p, const struct verb_way *way);
+struct lua_inside {
+    int hooks; /* bit h: it has this one */
+    size_t heap_bytes, heap_limit;
+    bool wants_rest; /* idle would do something */
+};
+void lua_policy_look(const struct policy *p, struct lua_inside *out);
 
 #endif

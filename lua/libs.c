@@ -106,15 +106,25 @@ static size_t total(const struct libs *l)
     return n;
 }
 
+int libs_read(const char *folder, const char *name, struct buf *out, struct err *e)
+{
+    char path[PATH_MAX];
+    int len = folder ? snprintf(path, sizeof path, "%s/lib/%s.lua", folder, name) : -1;
+    if (len < 0 || len >= PATH_MAX || access(path, F_OK) != 0)
+        return err_set(e, E_NOTFOUND, "there is no lib/%s.lua", name);
+    return file_read_within(out, folder, path, LUA_SOURCE_BYTES, e);
+}
+
 static int read_source(struct libs *l, const struct lib_user *by, struct lib *lib, struct err *e)
 {
-    char path[PATH_MAX], file[NAME_BYTES + 8];
+    char file[NAME_BYTES + 8];
     struct err why = {0};
-    int len = l->folder ? snprintf(path, sizeof path, "%s/lib/%s.lua", l->folder, lib->name) : -1;
-    if (len < 0 || len >= PATH_MAX || access(path, F_OK) != 0)
-        return not_found(l, by, lib->name, e);
     size_t had = total(l), room = had < LUA_SOURCE_BYTES ? LUA_SOURCE_BYTES - had : 0;
-    if (file_read_within(&lib->source, l->folder, path, LUA_SOURCE_BYTES, &why))
+    int rc = l->reader && l->folder ? l->reader->read(l->reader->ctx, lib->name, &lib->source, &why)
+                                    : libs_read(l->folder, lib->name, &lib->source, &why);
+    if (rc == E_NOTFOUND)
+        return not_found(l, by, lib->name, e);
+    if (rc)
         return err_set(e, why.code, "%s:%d: lib '%s' cannot be read: %s", by->file,
                        libs_line(by->source, by->n, lib->name), lib->name, why.text);
     if (lib->source.len > room)
@@ -237,7 +247,7 @@ static const char *read_heads(struct libs *l, const char *at, const char *end, s
     return l->n && sum <= LUA_SOURCE_BYTES ? at : NULL;
 }
 
-int libs_take_apart(struct libs *l, const char *name, const char **source, size_t *n, struct err *e)
+int libs_split(struct libs *l, const char *name, const char **source, size_t *n, struct err *e)
 {
     static const char begins[] = "policy ";
     const char *end = *source + *n, *at;
@@ -258,13 +268,19 @@ int libs_take_apart(struct libs *l, const char *name, const char **source, size_
     at += own;
     for (int i = 0; i < l->n; at += sizes[i++])
         buf_put(&l->items[i].source, at, sizes[i]);
+    l->folder = NULL; /* nothing else is read */
+    return 0;
+}
+
+int libs_take_apart(struct libs *l, const char *name, const char **source, size_t *n, struct err *e)
+{
+    TRY(libs_split(l, name, source, n, e));
     for (int i = 0; i < l->n; i++) {
         char file[NAME_BYTES + 8];
         snprintf(file, sizeof file, "lib/%s", l->items[i].name);
         const struct buf *b = &l->items[i].source;
         TRY(scan_source(file, b->data ? b->data : "", b->len, l->watchdog, e));
     }
-    l->folder = NULL; /* nothing else is read */
     return 0;
 }
 

@@ -20,8 +20,15 @@ struct lib {
     struct buf source;
 };
 
+/* Where this process may open no file. E_NOTFOUND: there is none; else why it cannot be read. Appends. */
+struct lib_reader {
+    int (*read)(void *ctx, const char *name, struct buf *out, struct err *e);
+    void *ctx;
+};
+
 struct libs {
-    const char *folder; /* of the policy; NULL: nobody said, and a policy with libraries is refused */
+    const char *folder;              /* of the policy; NULL: nobody said, and a policy with libraries is refused */
+    const struct lib_reader *reader; /* who reads what lies there; NULL: this process does */
     struct lua_watchdog *watchdog;
     struct lib items[POLICY_LIBS]; /* in the order in which they were first named */
     int n;
@@ -47,11 +54,15 @@ void libs_declared(lua_State *L, int table, struct lib_names *out);
 int libs_find(struct libs *l, const struct lib_user *by, const char *name, int *place, struct err *e);
 /* The line of a source in which a name stands in its `lib`; 1 where it cannot be told. */
 int libs_line(const char *source, size_t n, const char *name);
+/* The text of folder/lib/NAME.lua. E_NOTFOUND: there is none; else why it cannot be read. Appends. */
+int libs_read(const char *folder, const char *name, struct buf *out, struct err *e);
 /* The policy's text and those of its libraries, by name, as one; without any it is the policy's. Appends. */
 void libs_text(const struct libs *l, const char *source, size_t n, struct buf *out);
 /* Such a text of several becomes the policy's own (inside it) and the libraries, which are scanned; any other stays as
  * it is. E_INPUT with "file:line: why"; libs_free in any case. */
 int libs_take_apart(struct libs *l, const char *name, const char **source, size_t *n, struct err *e);
+/* The same, and nothing is scanned: of a text that has been, or will be. */
+int libs_split(struct libs *l, const char *name, const char **source, size_t *n, struct err *e);
 /* Of libs_text. */
 struct sha256 libs_sha256(const struct libs *l, const char *source, size_t n);
 /* Their names in order, with spaces between. */

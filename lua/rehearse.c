@@ -235,7 +235,7 @@ static void start_running(struct rehearsal *r, struct request *q, const struct m
 
 struct request *rehearsal_add(struct rehearsal *r, const struct made_request *m)
 {
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     s->tag = ++r->next_tag;
     snprintf(s->name, sizeof s->name, "%s", m->name ? m->name : "");
     snprintf(s->tenant, sizeof s->tenant, "%s", m->tenant ? m->tenant : "");

@@ -562,3 +562,11 @@ int script_params_set(struct script *s, const char *json, size_t n, struct err *
     mem_free(before);
     return rc;
 }
+
+int script_params_copy(struct script *s, const struct script *from, struct err *e)
+{
+    struct param_value *now = params_keep(&from->params);
+    params_restore(&s->params, now);
+    mem_free(now);
+    return write_params(s, e);
+}

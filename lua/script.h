@@ -56,6 +56,8 @@ enum verdict script_export(struct script *s, struct buf *out, struct err *e);
 enum verdict script_import(struct script *s, const char *json, size_t n, struct err *e);
 /* All or nothing: where the policy runs already, the values also have to fit its node. */
 int script_params_set(struct script *s, const char *json, size_t n, struct err *e);
+/* The params of another script of the same source. */
+int script_params_copy(struct script *s, const struct script *from, struct err *e);
 /* The next view is of another world (dry runs). If watched, a view that the last call has written into is noted first.
  */
 void script_forget(struct script *s);

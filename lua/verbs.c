@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/log.h"
+#include "engine/base/mem.h"
 #include "engine/base/nearest.h"
 #include "engine/world/draft.h"
 #include "lua/queries.h"
@@ -25,21 +26,13 @@ int verb_refused(lua_State *L, const char *why)
     return 2;
 }
 
-int verb_answer(lua_State *L, bool done)
-{
-    if (!done)
-        return verb_refused(L, bind_of(L)->plan->reason);
-    lua_pushboolean(L, 1);
-    return 1;
-}
-
-struct plan *verb_plan(lua_State *L)
+const struct plan *verb_plan(lua_State *L)
 {
     const struct bind *b = bind_of(L);
     return b->hook == HOOK_STEP ? b->plan : NULL;
 }
 
-struct plan *verb_orders(lua_State *L)
+const struct plan *verb_orders(lua_State *L)
 {
     return bind_of(L)->plan;
 }
@@ -75,19 +68,23 @@ req_id verb_request(lua_State *L, int arg)
     return id;
 }
 
-req_id *verb_request_list(lua_State *L, int arg, struct plan *p, int *n)
+const req_id *verb_request_list(lua_State *L, int arg, int *n)
 {
+    struct bind *b = bind_of(L);
     size_t len = lua_objlen(L, arg);
     if (len > MAX_REQUESTS)
         luaL_error(L, "the list has more than %d requests", MAX_REQUESTS);
-    req_id *ids = arena_new(&p->arena, (len ? len : 1) * sizeof *ids);
+    if (!b->list || len > b->cap_list) {
+        b->cap_list = len < 256 ? 256 : len;
+        b->list = mem_resize(b->list, b->cap_list, sizeof *b->list);
+    }
     for (size_t i = 0; i < len; i++) {
         lua_rawgeti(L, arg, (int)i + 1);
-        ids[i] = verb_request(L, lua_gettop(L));
+        b->list[i] = verb_request(L, lua_gettop(L));
         lua_pop(L, 1);
     }
     *n = (int)len;
-    return ids;
+    return b->list;
 }
 
 int verb_group(lua_State *L, int arg)
@@ -187,22 +184,26 @@ static int act_preempt(lua_State *L)
     req_id id = verb_request(L, 1);
     if (how > 1)
         return verb_refused(L, "act.preempt: \"drain\" and \"soft\" are about groups, which are named by their tables");
-    return verb_answer(L, plan_preempt(verb_plan(L), id, how ? PREEMPT_HARD : PREEMPT_RECOMPUTE));
+    return verb_done(
+        L, &(struct verb_call){.kind = CALL_PREEMPT, .id = id, .how = how ? PREEMPT_HARD : PREEMPT_RECOMPUTE});
 }
 
 static int refuse_now(lua_State *L, req_id id, int code, int retry_after)
 {
     struct bind *b = bind_of(L);
-    const char *why = lua_tostring(L, 4);
+    char why[sizeof b->admission->why] = "";
+    if (lua_type(L, 4) == LUA_TSTRING)
+        vm_escape(why, sizeof why, lua_tostring(L, 4), lua_objlen(L, 4));
     if (b->plan)
-        return verb_answer(L, plan_refuse(b->plan, id, code, retry_after, why));
+        return verb_done(
+            L, &(struct verb_call){.kind = CALL_REFUSE, .id = id, .n = code, .more = retry_after, .text = why});
     if (id != b->subject->id)
         return verb_refused(L, "in admit, only the request that arrives can be refused");
     struct admission *a = b->admission;
     a->refused = true;
     a->code = code;
     a->retry_after_s = retry_after;
-    vm_escape(a->why, sizeof a->why, why ? why : "", why ? lua_objlen(L, 4) : 0);
+    memcpy(a->why, why, sizeof a->why);
     lua_pushboolean(L, 1);
     return 1;
 }
@@ -243,7 +244,8 @@ static int act_hold(lua_State *L)
     if (!lua_isnil(L, 3))
         until = (int64_t)(lua_tonumber(L, 3) * 1e9);
     if (b->plan)
-        return verb_answer(L, plan_hold(b->plan, id, holds ? until : 0, why));
+        return verb_done(L,
+                         &(struct verb_call){.kind = CALL_HOLD, .id = id, .until_ns = holds ? until : 0, .text = why});
     const char *bad = id != b->subject->id ? "in admit, only the request that arrives can be held"
                       : holds              ? hold_refusal(b->subject, until, now)
                                            : NULL;
@@ -262,13 +264,14 @@ static int act_wake(lua_State *L)
         return luaL_error(L, "act.wake: milliseconds are expected");
     if (!verb_plan(L))
         return verb_not_now(L, "wake");
-    return verb_answer(L, plan_wake(verb_plan(L), lua_tonumber(L, 1)));
+    return verb_done(L, &(struct verb_call){.kind = CALL_WAKE, .ms = lua_tonumber(L, 1)});
 }
 
 /* Outside a step there is no plan to carry the line: at most MAX_LOGS a second, and none while the engine is
  * quiet. */
-static bool log_directly(struct bind *b, const char *text)
+static bool log_directly(lua_State *L, const char *text)
 {
+    struct bind *b = bind_of(L);
     if (b->transcript) {
         if (b->transcript->len < 64 << 10)
             buf_printf(b->transcript, "    log: %s\n", text);
@@ -282,7 +285,9 @@ static bool log_directly(struct bind *b, const char *text)
     }
     if (++b->n_logs > MAX_LOGS)
         return false;
-    if (!b->script->opts.quiet)
+    if (b->way.go)
+        b->way.go(b->way.ctx, &(struct verb_call){.kind = CALL_SAY, .text = text}, &(struct verb_result){0});
+    else if (!b->script->opts.quiet)
         log_info("policy", "%s: %s", b->script->name, text);
     return true;
 }
@@ -297,8 +302,8 @@ static int act_log(lua_State *L)
     char text[501];
     vm_escape(text, sizeof text, lua_tostring(L, -1), lua_objlen(L, -1));
     if (verb_plan(L) && !b->transcript)
-        return verb_answer(L, plan_log(b->plan, text, strlen(text)));
-    if (!log_directly(b, text))
+        return verb_done(L, &(struct verb_call){.kind = CALL_LOG, .text = text});
+    if (!log_directly(L, text))
         return verb_refused(L, "too many log lines");
     lua_pushboolean(L, 1);
     return 1;
@@ -321,7 +326,7 @@ int verb_no_source(lua_State *L, const struct world *w, const char *name)
 static int act_draft(lua_State *L)
 {
     static const char *const shapes[] = {"chain", "tree"};
-    struct plan *p = verb_plan(L);
+    const struct plan *p = verb_plan(L);
     req_id id = verb_request(L, 1);
     int n = (int)verb_whole_number(L, 2, "the number of draft tokens", 0, MOST_DRAFTS);
     const char *name = luaL_optstring(L, 3, NULL);
@@ -333,11 +338,13 @@ static int act_draft(lua_State *L)
     if (!next && !lua_isnoneornil(L, 5))
         next = -1;
     int source = name ? draft_source_named(p->world->drafts, name) : -1;
-    struct draft_guess g;
+    struct verb_result g;
     if (name && source < 0 && p->world->drafts)
         return verb_no_source(L, p->world, name);
-    if (!plan_draft(p, id, &(struct draft_wish){n, source, tree, next}, &g))
-        return verb_refused(L, p->reason);
+    verb_do(L, &(struct verb_call){.kind = CALL_DRAFT, .id = id, .n = n, .from = source, .how = tree, .more = next},
+            &g);
+    if (!g.done)
+        return verb_refused(L, g.reason);
     lua_pushnumber(L, g.n);
     lua_pushnumber(L, g.match);
     lua_pushnumber(L, (double)g.score);
@@ -352,10 +359,9 @@ static int act_evict_drafts(lua_State *L)
 {
     static const char *const rules[] = {"oldest", "unused", "largest"};
     int rule = verb_choice(L, 1, "what goes first", rules, EVICT_RULES);
-    struct plan *p = verb_orders(L);
-    if (!p)
+    if (!verb_orders(L))
         return verb_refused(L, "act.evict_drafts can be called in start and step only");
-    return verb_answer(L, plan_evict(p, (enum draft_evict)rule));
+    return verb_done(L, &(struct verb_call){.kind = CALL_EVICT, .how = rule});
 }
 
 /* view.drafted(id, source): of this source, how many draft tokens steps have verified for the request, how many of them

@@ -1,13 +1,14 @@
 /* The verbs that a policy calls, by noun: verbs.c has requests, time and the table of all; verbs_batch.c batches,
  * forward and what a step would take; verbs_partition.c groups and orders; verbs_forecast.c what other ones would
  * bring; verbs_ffn.c the ways of pooled FFN layers; verbs_probe.c early stopping; verbs_embed.c the encoder beside the
- * model. Each reads its arguments (a wrong type raises), asks the plan (which refuses what is not lawful) and answers
- * true or what it says, or nil and a reason. Lua functions, called by policies inside vm bodies. Invariant: verbs act
- * only through the plan. */
+ * model. Each reads its arguments (a wrong type raises), asks the plan by verb_do (it refuses what is not lawful) and
+ * answers true or what it says, or nil and a reason. Lua functions, called by policies inside vm bodies. Invariant:
+ * verbs act only through the plan. */
 #ifndef LUA_VERBS_H
 #define LUA_VERBS_H
 
 #include "lua/bind.h"
+#include "lua/verb_call.h"
 
 /* Sets act_ref and the metatable of batches; the global log. */
 void verbs_create(struct bind *b, lua_State *L);
@@ -19,17 +20,15 @@ void verbs_add_queries(lua_State *L);
 /* nil and the reason. */
 int verb_refused(lua_State *L, const char *why);
 extern const char verb_others_request[]; /* why: the policy of the other side decides for it (engine/world/side.h) */
-/* true, or nil and the plan's reason. */
-int verb_answer(lua_State *L, bool done);
 int verb_not_now(lua_State *L, const char *verb);
 /* The plan of the step under way; NULL outside of one. */
-struct plan *verb_plan(lua_State *L);
+const struct plan *verb_plan(lua_State *L);
 /* The same, or that of start, which may give orders and nothing else. */
-struct plan *verb_orders(lua_State *L);
+const struct plan *verb_orders(lua_State *L);
 double verb_whole_number(lua_State *L, int arg, const char *what, double low, double high);
 req_id verb_request(lua_State *L, int arg);
-/* The ids of a Lua list, in the plan's arena. */
-req_id *verb_request_list(lua_State *L, int arg, struct plan *p, int *n);
+/* The ids of a Lua list; valid until the next one is read. */
+const req_id *verb_request_list(lua_State *L, int arg, int *n);
 int verb_group(lua_State *L, int arg); /* a table of view.groups, or its id */
 /* A layout like { sp = 2, tp = 2 }; *given false: nil, the caller's default. */
 struct layout verb_layout(lua_State *L, int arg, bool *given);

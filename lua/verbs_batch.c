@@ -4,7 +4,7 @@
 #include "lua/script.h"
 #include "lua/verbs.h"
 
-static struct plan_batch *check_batch(lua_State *L, int arg)
+static const struct plan_batch *check_batch(lua_State *L, int arg)
 {
     struct bind *b = bind_of(L);
     struct batch_handle *h = lua_touserdata(L, arg);
@@ -28,9 +28,10 @@ int act_batch(lua_State *L)
     int group = verb_group(L, 1);
     if (!verb_plan(L))
         return verb_not_now(L, "batch");
-    struct plan_batch *batch = plan_batch(b->plan, group);
-    if (!batch)
-        return verb_refused(L, b->plan->reason);
+    struct verb_result r;
+    verb_do(L, &(struct verb_call){.kind = CALL_BATCH, .group = group}, &r);
+    if (!r.done)
+        return verb_refused(L, r.reason);
     int *ref = &b->handle_refs[(group - 1) % MAX_RANKS];
     if (*ref == LUA_NOREF) {
         struct batch_handle *made = lua_newuserdata(L, sizeof *made);
@@ -42,13 +43,15 @@ int act_batch(lua_State *L)
     bind_push(b, L, *ref);
     struct batch_handle *h = lua_touserdata(L, -1);
     h->serial = b->plan->serial;
-    h->batch = batch;
+    h->batch = b->plan->batches[b->plan->n_batches - 1];
     return 1;
 }
 
 static int batch_decodes(lua_State *L)
 {
-    lua_pushnumber(L, plan_decodes(check_batch(L, 1)));
+    struct verb_result r;
+    verb_do(L, &(struct verb_call){.kind = CALL_DECODES, .group = check_batch(L, 1)->group_id}, &r);
+    lua_pushnumber(L, r.n);
     return 1;
 }
 
@@ -56,7 +59,7 @@ static int batch_decodes(lua_State *L)
 static int batch_prefill(lua_State *L)
 {
     struct bind *b = bind_of(L);
-    struct plan_batch *batch = check_batch(L, 1);
+    const struct plan_batch *batch = check_batch(L, 1);
     lua_settop(L, 4);
     int budget = b->plan->world->limits.max_num_batched_tokens, n = 0;
     if (!lua_isnil(L, 3))
@@ -70,24 +73,34 @@ static int batch_prefill(lua_State *L)
     if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) == b->running.view_pointer)
         list = &none; /* running requests go first in any case */
     else if (lua_type(L, 2) == LUA_TTABLE && lua_topointer(L, 2) != b->waiting.view_pointer)
-        list = verb_request_list(L, 2, b->plan, &n);
+        list = verb_request_list(L, 2, &n);
     else if (!lua_isnil(L, 2) && lua_type(L, 2) != LUA_TTABLE)
         luaL_error(L, "view.waiting or a list of request ids is expected, not a %s", luaL_typename(L, 2));
-    batch->anybody = !lua_isnil(L, 4);
-    lua_pushnumber(L, plan_prefill(batch, list, n, budget));
+    struct verb_result r;
+    verb_do(L,
+            &(struct verb_call){.kind = CALL_PREFILL,
+                                .group = batch->group_id,
+                                .n = budget,
+                                .listed = list != NULL,
+                                .list = list,
+                                .n_list = n,
+                                .how = !lua_isnil(L, 4)},
+            &r);
+    lua_pushnumber(L, r.n);
     return 1;
 }
 
 /* b:add(id [, n]) */
 static int batch_add(lua_State *L)
 {
-    struct plan_batch *batch = check_batch(L, 1);
+    const struct plan_batch *batch = check_batch(L, 1);
     req_id id = verb_request(L, 2);
     int n = lua_isnoneornil(L, 3) ? 0 : (int)verb_whole_number(L, 3, "the number of tokens", 1, 1 << 30);
-    int added = plan_add(batch, id, n);
-    if (!added)
-        return verb_refused(L, batch->plan->reason);
-    lua_pushnumber(L, added);
+    struct verb_result r;
+    verb_do(L, &(struct verb_call){.kind = CALL_ADD, .group = batch->group_id, .id = id, .n = n}, &r);
+    if (!r.done)
+        return verb_refused(L, r.reason);
+    lua_pushnumber(L, r.n);
     return 1;
 }
 
@@ -163,18 +176,18 @@ static int step_option(lua_State *L, int arg, const char *name, int most, int no
 }
 
 /* { ahead = n, micro = n } */
-static void check_step_options(lua_State *L, int arg, struct plan_batch *b)
+static void check_step_options(lua_State *L, int arg, int *ahead, int *micro)
 {
     static const char *const names[] = {"ahead", "micro"};
-    b->ahead = -1;
-    b->n_micro = 0;
+    *ahead = -1;
+    *micro = 0;
     if (lua_isnil(L, arg))
         return;
     if (lua_type(L, arg) != LUA_TTABLE)
         luaL_error(L, "options like { ahead = 4 } are expected, not a %s", luaL_typename(L, arg));
     verb_check_fields(L, arg, "the options of act.forward", names, 2);
-    b->ahead = step_option(L, arg, "ahead", MOST_AHEAD, -1);
-    b->n_micro = step_option(L, arg, "micro", MOST_MICRO, 0);
+    *ahead = step_option(L, arg, "ahead", MOST_AHEAD, -1);
+    *micro = step_option(L, arg, "micro", MOST_MICRO, 0);
 }
 
 /* act.forward(group, batch [, layout [, { ahead = n, micro = n }]]) */
@@ -185,14 +198,15 @@ int act_forward(lua_State *L)
     int group = verb_group(L, 1);
     if (!verb_plan(L))
         return verb_not_now(L, "forward");
-    struct plan_batch *batch = check_batch(L, 2);
+    const struct plan_batch *batch = check_batch(L, 2);
     struct layout layout = verb_layout(L, 3, &given);
     if (batch->group_id != group)
         return verb_refused(L, "the batch was made for another group");
     if (!given)
         layout = group_usual_layout(batch->plan->world, batch->group);
-    check_step_options(L, 4, batch);
-    return verb_answer(L, plan_forward(batch, layout));
+    struct verb_call c = {.kind = CALL_FORWARD, .group = group, .layout = layout};
+    check_step_options(L, 4, &c.n, &c.more);
+    return verb_done(L, &c);
 }
 
 /* What the step would look like: a batch, or a number of tokens with nothing cached before them. */

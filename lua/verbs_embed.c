@@ -38,10 +38,9 @@ int act_embed(lua_State *L)
 {
     lua_settop(L, 1);
     struct embed_rule r = rule_of(L, 1);
-    struct plan *p = verb_orders(L);
-    if (!p)
+    if (!verb_orders(L))
         return verb_refused(L, "act.embed can be called in start and step only");
-    return verb_answer(L, plan_embed(p, r));
+    return verb_done(L, &(struct verb_call){.kind = CALL_EMBED, .embed = r});
 }
 
 static void put(lua_State *L, const char *field, double v)

@@ -35,12 +35,12 @@ int act_ffn(lua_State *L)
     lua_settop(L, 3);
     bool all = lua_type(L, 1) == LUA_TSTRING && !strcmp(lua_tostring(L, 1), "all");
     int group = all ? PLAN_ALL_GROUPS : verb_group(L, 1), mode = verb_choice(L, 2, "the way", modes, 3);
-    struct plan *p = verb_orders(L);
+    const struct plan *p = verb_orders(L);
     int from = 0, to = p && p->world->ffn ? p->world->ffn->n_layers : 0;
     check_layers(L, 3, "the options of act.ffn", &from, &to);
     if (!p)
         return verb_refused(L, "act.ffn can be called in start and step only");
-    return verb_answer(L, plan_ffn(p, group, from, to, (enum ffn_mode)mode));
+    return verb_done(L, &(struct verb_call){.kind = CALL_FFN, .group = group, .from = from, .more = to, .how = mode});
 }
 
 /* act.weights("all", "replicated" | "pooled" [, { layers = { from, to } }]) */
@@ -49,12 +49,12 @@ int verb_residency(lua_State *L)
     static const char *const residencies[] = {"pooled", "replicated"};
     lua_settop(L, 3);
     int residency = verb_choice(L, 2, "how weights lie", residencies, 2);
-    struct plan *p = verb_orders(L);
+    const struct plan *p = verb_orders(L);
     int from = 0, to = p && p->world->ffn ? p->world->ffn->n_layers : 0;
     check_layers(L, 3, "the options of act.weights", &from, &to);
     if (!p)
         return verb_refused(L, "act.weights can say how weights lie in start and step only");
-    return verb_answer(L, plan_weights(p, from, to, residency == 1));
+    return verb_done(L, &(struct verb_call){.kind = CALL_WEIGHTS, .from = from, .more = to, .how = residency == 1});
 }
 
 /* In the options of view.estimate: ffn = "was" or "cas" asks about a step that treats all layers so. NULL, or why it is

@@ -138,7 +138,7 @@ static const char *read_order(lua_State *L, int opts, enum order_verb verb, stru
 static int give(lua_State *L, const struct switch_order *o)
 {
     lua_settop(L, 0);
-    return verb_answer(L, plan_switch(verb_orders(L), o));
+    return verb_done(L, &(struct verb_call){.kind = CALL_SWITCH, .order = o});
 }
 
 static struct switch_order new_order(bool release, uint64_t mask)
@@ -281,7 +281,7 @@ int act_remap(lua_State *L)
         return verb_not_now(L, "remap");
     if (why)
         return verb_refused(L, why);
-    return verb_answer(L, plan_remap(verb_plan(L), id, group, fate));
+    return verb_done(L, &(struct verb_call){.kind = CALL_REMAP, .id = id, .group = group, .how = fate});
 }
 
 /* act.swap_out(id): its KV goes to host memory, and it waits there until a group takes it. */
@@ -291,7 +291,7 @@ int act_swap_out(lua_State *L)
     req_id id = verb_request(L, 1);
     if (!verb_plan(L))
         return verb_not_now(L, "swap_out");
-    return verb_answer(L, plan_remap(verb_plan(L), id, 0, FATE_HOST));
+    return verb_done(L, &(struct verb_call){.kind = CALL_REMAP, .id = id, .how = FATE_HOST});
 }
 
 /* act.swap_in(id, group): the KV of a request that waits in host memory moves to the group, where it starts when its
@@ -307,7 +307,7 @@ int act_swap_in(lua_State *L)
     const struct request *r = request_find(&w->requests, id);
     if (r && !world_in_host(w, r))
         return verb_refused(L, "its KV does not lie in host memory");
-    return verb_answer(L, plan_remap(verb_plan(L), id, group, FATE_MIGRATE));
+    return verb_done(L, &(struct verb_call){.kind = CALL_REMAP, .id = id, .group = group, .how = FATE_MIGRATE});
 }
 
 /* From act.preempt: a group's table and how. */
@@ -319,7 +319,7 @@ int act_preempt_group(lua_State *L)
         return verb_refused(
             L, "act.preempt: a group is preempted \"hard\", \"drain\" or \"soft\"; recompute is for requests");
     enum switch_when when = *how == 'h' ? WHEN_HARD : *how == 'd' ? WHEN_DRAIN : WHEN_SOFT;
-    return verb_answer(L, plan_preempt_group(verb_plan(L), group, when));
+    return verb_done(L, &(struct verb_call){.kind = CALL_PREEMPT_GROUP, .group = group, .how = when});
 }
 
 /* act.open(group) */
@@ -328,7 +328,7 @@ int act_open(lua_State *L)
     int group = verb_group(L, 1);
     if (!verb_plan(L))
         return verb_not_now(L, "open");
-    return verb_answer(L, plan_open_group(verb_plan(L), group));
+    return verb_done(L, &(struct verb_call){.kind = CALL_OPEN, .group = group});
 }
 
 /* A list of microseconds by size, into the table on top of the stack. */
@@ -380,20 +380,24 @@ int act_comm(lua_State *L)
     if (shape_find(&b->plan->world->shape, mask) < 0)
         return verb_refused(L, "no communicator for these ranks: aligned power-of-two ranges and the whole node have "
                                "one (--comm-sets adds more)");
-    struct comm_set *set = b->comms ? comm_find(b->comms, mask) : NULL;
-    if (algorithm == COMM_LIBRARY && (!set || !comm_measured(set)->library_bytes))
+    struct verb_result known, chosen;
+    verb_do(L, &(struct verb_call){.kind = CALL_MEASURED, .ranks = mask}, &known);
+    if (algorithm == COMM_LIBRARY && (!known.done || !known.measured.library_bytes))
         return verb_refused(L, "no library reduces among these ranks: it takes ranks on different GPUs, the default "
                                "mode, and NCCL on this machine");
     bool alone = (mask & (mask - 1)) == 0; /* one rank has no peers */
-    if (algorithm >= 0 && !alone && !plan_comm(b->plan, mask, algorithm))
-        return verb_answer(L, false);
+    if (algorithm >= 0 && !alone) {
+        verb_do(L, &(struct verb_call){.kind = CALL_COMM, .ranks = mask, .how = algorithm}, &chosen);
+        if (!chosen.done)
+            return verb_refused(L, chosen.reason);
+    }
     lua_createtable(L, 0, 8);
     groups_push_ranks(L, mask);
     lua_setfield(L, -2, "ranks");
     lua_pushstring(L, algorithms[algorithm >= 0 ? algorithm : partition_algorithm(b->plan->world, mask)]);
     lua_setfield(L, -2, "algorithm");
-    if (set)
-        put_measures(L, comm_measured(set));
+    if (known.done)
+        put_measures(L, &known.measured);
     return 1;
 }
 

@@ -10,7 +10,7 @@ int act_probe(lua_State *L)
     req_id id = verb_request(L, 1);
     if (!verb_plan(L))
         return verb_not_now(L, "probe");
-    return verb_answer(L, plan_probe(verb_plan(L), id));
+    return verb_done(L, &(struct verb_call){.kind = CALL_PROBE, .id = id});
 }
 
 /* act.conclude(id) */
@@ -19,7 +19,7 @@ int act_conclude(lua_State *L)
     req_id id = verb_request(L, 1);
     if (!verb_plan(L))
         return verb_not_now(L, "conclude");
-    return verb_answer(L, plan_conclude(verb_plan(L), id));
+    return verb_done(L, &(struct verb_call){.kind = CALL_CONCLUDE, .id = id});
 }
 
 /* The request of argument 1; NULL with nil and why pushed. */

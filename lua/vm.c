@@ -303,10 +303,15 @@ static void collect(lua_State *L, void *arg)
     vm_host_leave(vm);
 }
 
-int64_t vm_collect(struct vm *vm)
+bool vm_wants_rest(const struct vm *vm)
 {
     size_t mine = heap_of_policy(vm);
-    if (mine < vm->rest_until && mine < vm->cap / 2)
+    return mine >= vm->rest_until || mine >= vm->cap / 2;
+}
+
+int64_t vm_collect(struct vm *vm)
+{
+    if (!vm_wants_rest(vm))
         return 0;
     vm->rest_until = 0;
     int64_t last = vm->last_ns;

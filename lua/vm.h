@@ -82,6 +82,7 @@ static inline void vm_host_leave(struct vm *vm)
 }
 /* Collector work in the shadow of the device, when there is any. Returns the nanoseconds it took; 0: none was due. */
 int64_t vm_collect(struct vm *vm);
+bool vm_wants_rest(const struct vm *vm); /* is any due? */
 /* n bytes of text from a policy, made fit for one line of a log (utf8_show). cap >= 16, NUL included. */
 void vm_escape(char *out, size_t cap, const char *text, size_t n);
 

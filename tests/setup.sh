@@ -22,6 +22,7 @@ pc:luajit                 | run  | libluajit-5.1-dev| luajit-devel        | luaj
 pc:libpcre2-8             | run  | libpcre2-dev     | pcre2-devel         | pcre2
 pc:libedit                | run  | libedit-dev      | libedit-devel       | libedit
 pc:libcrypto              | run  | libssl-dev       | openssl-devel       | openssl
+pc:libseccomp             | run  | libseccomp-dev   | libseccomp-devel    | libseccomp
 cmd:python3               | run  | python3          | python3             | python
 py:pip                    | run  | python3-pip      | python3-pip         | python-pip
 pc:cmocka                 | test | libcmocka-dev    | libcmocka-devel     | cmocka

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/check.h"
+#include "engine/base/seen.h"
 
 void *mem_try(size_t bytes)
 {
@@ -32,10 +33,24 @@ void *mem_new_array(size_t count, size_t size)
     return p;
 }
 
+/* What policies see stays where they see it. */
+static void *resize_seen(void *p, size_t bytes)
+{
+    size_t had = seen_size(p);
+    if (bytes <= had)
+        return p;
+    void *q = seen_new(bytes);
+    memcpy(q, p, had);
+    seen_free(p);
+    return q;
+}
+
 void *mem_resize(void *p, size_t count, size_t size)
 {
     size_t bytes;
     ASSERT(!__builtin_mul_overflow(count, size, &bytes));
+    if (seen_has(p))
+        return resize_seen(p, bytes);
     p = realloc(p, bytes ? bytes : 1);
     ASSERT(p);
     return p;
@@ -44,12 +59,17 @@ void *mem_resize(void *p, size_t count, size_t size)
 void *mem_try_resize(void *p, size_t count, size_t size)
 {
     size_t bytes;
-    return __builtin_mul_overflow(count, size, &bytes) ? NULL : realloc(p, bytes ? bytes : 1);
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return NULL;
+    return seen_has(p) ? resize_seen(p, bytes) : realloc(p, bytes ? bytes : 1);
 }
 
 void mem_free(void *p)
 {
-    free(p);
+    if (seen_has(p))
+        seen_free(p);
+    else
+        free(p);
 }
 
 char *mem_strndup(const char *s, size_t n)
@@ -115,7 +135,7 @@ void *arena_new(struct arena *a, size_t bytes)
         size_t cap = c ? c->cap * 2 : 4096;
         if (cap < need)
             cap = need;
-        c = malloc(sizeof *c + cap);
+        c = a->seen ? seen_new(sizeof *c + cap) : malloc(sizeof *c + cap);
         ASSERT(c);
         c->next = a->head;
         c->cap = cap;
@@ -145,7 +165,7 @@ void arena_reset(struct arena *a)
         return;
     for (struct arena_chunk *c = keep->next, *next; c; c = next) {
         next = c->next;
-        free(c);
+        mem_free(c);
     }
     keep->next = NULL;
     keep->used = 0;
@@ -156,6 +176,6 @@ void arena_reset(struct arena *a)
 void arena_free(struct arena *a)
 {
     arena_reset(a);
-    free(a->head);
+    mem_free(a->head);
     memset(a, 0, sizeof *a);
 }

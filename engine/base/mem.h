@@ -4,6 +4,7 @@
 #ifndef BASE_MEM_H
 #define BASE_MEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 void *mem_new(size_t bytes);                          /* zeroed; ASSERTs on failure */
@@ -24,6 +25,7 @@ struct arena_chunk;
 struct arena {
     struct arena_chunk *head; /* newest first */
     size_t used, total;       /* bytes handed out; bytes held */
+    bool seen;                /* processes of policies see it (seen.h); set before the first use */
 };
 
 void arena_init(struct arena *a);

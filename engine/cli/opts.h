@@ -159,6 +159,7 @@ struct opts {
     double slo_ttft_ms, slo_tpot_ms;   /* 0: none */
     double starvation_s;               /* 0: off */
     double policy_probation_s;         /* 0: off */
+    char *policy_isolation;            /* thread, process */
     double policy_shadow_share, for_s; /* for_s: of a shadow, a canary */
     bool end_beside;
     char *groups; /* of a canary; NULL: not given */

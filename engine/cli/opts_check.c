@@ -21,6 +21,19 @@ static int check_disk(const struct opts *o, struct err *e)
                      : 0;
 }
 
+/* What is replayed in memory runs a policy unconfined. */
+static int check_isolation(const struct opts *o, struct err *e)
+{
+    bool process = o->policy_isolation && !strcmp(o->policy_isolation, "process");
+    return process && o->what_if_bytes && opts_given(o, "what-if-memory")
+               ? err_set(
+                     e, E_INPUT,
+                     "--what-if-memory and --policy-isolation process exclude each other: a what-if runs the policy "
+                     "in a process that is not confined. Record with --record, and replay with moonshift simulate "
+                     "where that may be")
+               : 0;
+}
+
 static int check_drafts(const struct opts *o, struct err *e)
 {
     if (!o->draft_file)
@@ -267,6 +280,7 @@ int opts_cross_check(struct opts *o, struct err *e)
         return err_set(e, E_INPUT, "%s: moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl",
                        o->input ? "where do the answers go?" : "which lines?");
     TRY(check_disk(o, e));
+    TRY(check_isolation(o, e));
     TRY(check_encoder(o, e));
     TRY(check_drafts(o, e));
     TRY(opts_take_speculative(o, e));

@@ -114,6 +114,11 @@ static const struct opt_row rows[] = {
      "how long a policy is watched after it went live: it goes back to the one before by itself when requests fare "
      "much "
      "worse than before and the load is not why; 0: off"},
+    {"policy-isolation", NULL, 0, OPT_CHOICE, GROUP_SCHEDULING, IN_SERVE, AT(policy_isolation), "HOW", "thread", 0, 0,
+     "thread|process",
+     "where policies run: thread: on the engine's, each in a Lua machine of its own; process: each in a confined "
+     "process of its own, whose crash costs one step, for authors who are not trusted; needs libseccomp, and what-if "
+     "is off"},
     {"policy-shadow-share", NULL, 0, OPT_NUMBER, GROUP_SCHEDULING, IN_SERVE, AT(policy_shadow_share), "SHARE", "0.02",
      0.0001, 1, NULL,
      "of the engine's time, what a policy may take that is asked beside the live one (moonshift policy shadow); "

@@ -107,7 +107,7 @@ int app_start_lua(struct app *a, struct err *e)
     TRY(lua_watchdog_start(&a->watchdog, e));
     struct engine_setup sizes = {0};
     TRY(machine_ranks(&a->opts, &sizes, e));
-    a->lua = (struct lua_opts){.watchdog = a->watchdog, .n_ranks = sizes.n_ranks};
+    a->lua = (struct lua_opts){.watchdog = a->watchdog, .n_ranks = sizes.n_ranks, .nursery = a->nursery};
     return 0;
 }
 
@@ -369,6 +369,7 @@ void app_close(struct app *a)
     buf_free(&a->policy_source);
     mem_free(a->policy_params);
     ledger_close(a->ledger);
+    nursery_stop(a->nursery);
     lua_watchdog_stop(a->watchdog);
     chat_free(a->chat);
     buf_free(&a->chat_source);

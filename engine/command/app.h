@@ -19,6 +19,7 @@
 #include "engine/serve/versions/ledger.h"
 #include "kernels/sim/machine.h"
 #include "lua/host.h"
+#include "lua/nursery.h"
 #include "models/encode/encoder.h"
 #include "models/template/chat.h"
 #include "models/tokenizer/tokenizer.h"
@@ -34,6 +35,7 @@ struct app {
     struct buf chat_source;
     struct lua_watchdog *watchdog;
     struct lua_opts lua;
+    struct nursery *nursery; /* serve: of --policy-isolation process; else NULL */
     char policy_dir[PATH_MAX], policy_path[PATH_MAX], disk_path[PATH_MAX], policy_name[NAME_BYTES], served[128],
         admin_host[256];
     const char *names[2];
@@ -127,6 +129,12 @@ struct embed_plan app_plan_encoder(struct app *a);
 /* The recorder, for a file, for the window of what-if, or for both; none where neither is wanted. */
 int app_open_recorder(struct app *a, struct engine_setup *s, struct err *e);
 struct whatif_window_ops app_plan_what_if(struct app *a);
+
+/* ---- isolate.c */
+
+/* Where policies are to have processes of their own: what these are forked from. First of all, as nothing may lie in
+ * this process that they must not have, and no thread run. E_INPUT, E_UNSUPPORTED, E_SYS. */
+int app_isolate(struct app *a, struct err *e);
 
 /* ---- one file each: serve.c, run.c, batch.c, simulate.c, search.c, policy.c, revisit.c */
 

@@ -135,6 +135,7 @@ static void say_ready(const struct app *a)
 int command_serve(struct app *a, struct err *e)
 {
     struct buf given = {0};
+    TRY(app_isolate(a, e));
     opts_show(&a->opts, &given);
     log_info("main", "Moonshift %s: %s", version_full, given.data ? given.data : "defaults");
     buf_free(&given);

@@ -5,7 +5,7 @@ int app_open_recorder(struct app *a, struct engine_setup *s, struct err *e)
 {
     const struct opts *o = &a->opts;
     const char *path = o->dry_run ? NULL : o->record;
-    if (o->command == CMD_SERVE && !o->dry_run && o->what_if_bytes)
+    if (o->command == CMD_SERVE && !o->dry_run && o->what_if_bytes && !a->nursery)
         a->window = record_window_new((size_t)o->what_if_bytes);
     if (!path && !a->window)
         return 0;

@@ -148,7 +148,7 @@ static void follow(struct reenactor *r)
 static bool cut(void *ctx, enum policy_hook h, enum verdict *v)
 {
     struct reenactor *r = ctx;
-    if (!r->n_verdicts || !verdict_torn(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v)) {
+    if (!r->n_verdicts || !verdict_cuts(r->verdicts[0].verdict) || !take_verdict(r, h, r->n_calls + 1, v)) {
         if (h == HOOK_STEP)
             follow(r);
         return false;
@@ -207,7 +207,7 @@ bool reenact_known(struct reenactor *r, int64_t order)
 
 static void play_arrival(struct reenactor *r, const struct recorded *x)
 {
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     int64_t base = r->d.start_ns;
     uint64_t order = engine_world(r->d.engine)->next_order;
     struct replay_request q = {.arrival_ns = x->arrival_ns > 0 ? x->arrival_ns : 0, .priority = x->priority};

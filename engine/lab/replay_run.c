@@ -54,7 +54,7 @@ static void submit(struct run *r)
     const struct trace_row *row = &r->next;
     int node = r->router ? router_choose(r->router, row) : 0;
     struct drive *d = &r->nodes[node];
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     s->tag = replay_note_arrival(d,
                                  &(struct replay_request){.arrival_ns = row->arrival_ns,
                                                           .n_prompt = row->n_prompt,

@@ -158,7 +158,8 @@ static bool has_window(struct admin *a, struct http_exchange *x)
     if (a->whatif->window.write)
         return true;
     admin_refuse(x, 501, "not_implemented",
-                 "this server keeps nothing of its traffic: it was started with --what-if-memory 0");
+                 "this server keeps nothing of its traffic: it was started with --what-if-memory 0, or with "
+                 "--policy-isolation process");
     return false;
 }
 

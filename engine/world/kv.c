@@ -5,6 +5,7 @@
 #include "engine/base/check.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 
 static bool keyed(const struct kv_block *b)
 {
@@ -26,7 +27,7 @@ void kv_init(struct kv_pool *p, int n_ranks, int n_blocks)
     p->n_blocks = n_blocks;
     p->host_place = p->disk_place = -1;
     p->hasher = hasher_create();
-    p->ranks = mem_new_array((size_t)n_ranks + 2, sizeof *p->ranks);
+    p->ranks = seen_new_array((size_t)n_ranks + 2, sizeof *p->ranks);
     for (int r = 0; r < n_ranks; r++)
         open_store(&p->ranks[r], n_blocks);
 }
@@ -87,7 +88,7 @@ int kv_place_open(struct kv_pool *p, const struct kv_place_setup *s)
         return found;
     ASSERT(n >= 1 && n <= p->n_stores && s->stages >= 1 && n % s->stages == 0);
     ASSERT(s->pieces >= 1 && s->tokens_per_block > 0 && s->tokens_per_block % (KV_UNIT * s->pieces) == 0);
-    struct kv_place *l = mem_new(sizeof *l);
+    struct kv_place *l = seen_new(sizeof *l);
     size_t blocks = (size_t)p->ranks[s->ranks[0]].n_blocks;
     l->n = n;
     l->n_blocks = (int)blocks;

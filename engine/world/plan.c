@@ -11,6 +11,7 @@ void plan_init(struct plan *p, struct world *w)
     memset(p, 0, sizeof *p);
     p->world = w;
     arena_init(&p->arena);
+    p->arena.seen = true;
 }
 
 void plan_free(struct plan *p)

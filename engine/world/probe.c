@@ -197,7 +197,7 @@ static struct request_spec *probe_spec(struct world *w, const struct request *r)
 {
     const struct thinking *t = w->thinking;
     const struct request_spec *of = r->spec;
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     s->tag = PROBE_TAG | ++w->n_probes_made;
     snprintf(s->name, sizeof s->name, "%.50s probe", of->name);
     memcpy(s->tenant, of->tenant, sizeof s->tenant);

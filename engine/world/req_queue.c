@@ -3,6 +3,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 #include "engine/world/world.h"
 
 /* The first place whose request is not sooner than r. */
@@ -23,7 +24,7 @@ void queue_insert(struct req_queue *q, struct request *r)
 {
     if (q->n == q->cap) {
         q->cap = q->cap ? q->cap * 2 : 64;
-        q->items = mem_resize(q->items, (size_t)q->cap, sizeof *q->items);
+        q->items = seen_resize(q->items, (size_t)q->cap, sizeof *q->items);
     }
     int i = queue_place(q, r);
     memmove(q->items + i + 1, q->items + i, (size_t)(q->n - i) * sizeof *q->items);

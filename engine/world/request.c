@@ -4,7 +4,13 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 #include "engine/base/shared.h"
+
+struct request_spec *request_spec_new(void)
+{
+    return seen_new(sizeof(struct request_spec));
+}
 
 void request_spec_free(struct request_spec *s)
 {
@@ -37,8 +43,8 @@ void request_table_free(struct request_table *t)
 static void grow(struct request_table *t)
 {
     int n = t->n_slots ? t->n_slots * 2 : 64;
-    t->slots = mem_resize(t->slots, (size_t)n, sizeof *t->slots);
-    t->generations = mem_resize(t->generations, (size_t)n, sizeof *t->generations);
+    t->slots = seen_resize(t->slots, (size_t)n, sizeof *t->slots);
+    t->generations = seen_resize(t->generations, (size_t)n, sizeof *t->generations);
     t->free_slots = mem_resize(t->free_slots, (size_t)n, sizeof *t->free_slots);
     for (int i = n - 1; i >= t->n_slots; i--) {
         t->slots[i] = NULL;
@@ -64,7 +70,7 @@ struct request *request_add(struct request_table *t, struct request_spec *s)
     if (!t->n_free)
         grow(t);
     uint32_t slot = t->free_slots[--t->n_free];
-    struct request *r = mem_new(sizeof *r);
+    struct request *r = seen_new(sizeof *r);
     r->id = (uint64_t)t->generations[slot] << 32 | slot;
     r->spec = s;
     r->n_tokens = s->n_prompt;
@@ -72,7 +78,7 @@ struct request *request_add(struct request_table *t, struct request_spec *s)
     r->tokens = s->prompt;
     s->prompt = NULL;
     if (s->probe_every)
-        r->probes = mem_new(sizeof *r->probes);
+        r->probes = seen_new(sizeof *r->probes);
     for (int i = 0; i < s->n_given_keys; i++)
         request_give_key(r, s->given_keys[i]);
     t->slots[slot] = r;

@@ -60,6 +60,7 @@ struct request_spec {
     int n_given_keys;
 };
 
+struct request_spec *request_spec_new(void);    /* zeroed, where policies see it */
 void request_spec_free(struct request_spec *s); /* NULL is fine */
 
 /* Of the raw logits. */

@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 
 /* Where the name stands, or would. */
 static int place_of(const struct tenants *t, const char *name, bool *there)
@@ -30,11 +31,11 @@ struct tenant *tenants_enter(struct tenants *t, const char *name)
         return t->items[i];
     if (t->n == t->cap) {
         t->cap = t->cap ? t->cap * 2 : 16;
-        t->items = mem_resize(t->items, (size_t)t->cap, sizeof *t->items);
+        t->items = seen_resize(t->items, (size_t)t->cap, sizeof *t->items);
     }
     memmove(t->items + i + 1, t->items + i, (size_t)(t->n - i) * sizeof *t->items);
     t->n++;
-    t->items[i] = mem_new(sizeof *t->items[i]);
+    t->items[i] = seen_new(sizeof *t->items[i]);
     snprintf(t->items[i]->name, sizeof t->items[i]->name, "%s", name);
     return t->items[i];
 }

@@ -392,7 +392,7 @@ static int m_submit(lua_State *L)
     if (!add_result(r, fields.name, n_prompt))
         return luaL_error(L, "too many requests for one engine: at most %d, of %d prompt tokens together", MAX_RESULTS,
                           MAX_PROMPT_TOKENS);
-    struct request_spec *s = mem_new(sizeof *s); /* nothing raises from here on */
+    struct request_spec *s = request_spec_new(); /* nothing raises from here on */
     *s = fields;
     s->tag = (uint64_t)r->n_results;
     read_prompt(L, s, s->tag, n_prompt);
@@ -433,7 +433,7 @@ static int load_rows(struct rig *r, struct arrivals *a, uint64_t seed, struct er
                            "too many requests for one engine: at most %d, of %d prompt tokens together (requests = N "
                            "takes the first N)",
                            MAX_RESULTS, MAX_PROMPT_TOKENS);
-        struct request_spec *s = mem_new(sizeof *s);
+        struct request_spec *s = request_spec_new();
         s->tag = (uint64_t)r->n_results;
         snprintf(s->name, sizeof s->name, "%s", name);
         snprintf(s->tenant, sizeof s->tenant, "%s", row.tenant);

@@ -15,6 +15,7 @@ from state_site import FCFS, Site, read_log, sha
 SOURCE = open("tests/policy/hostile.c", encoding="utf-8").read()
 EACH = 1 if "MOONSHIFT_WIDE" in os.environ else 10 if "MOONSHIFT_SLOW" in os.environ else 5
 TORN = ("timeout", "oom")
+MORE = []  # flags of the server: tests/e2e/isolation.py has some
 
 
 def literal(text):
@@ -60,7 +61,7 @@ def traffic(site, n=4):
 def every_attack_is_survived(folder):
     """Where a call fails first for another reason, as it may on a slow machine, it still fails."""
     assert len(ATTACKS) > 150 and len(PLACES) == 4, (len(ATTACKS), PLACES)
-    with Site(os.path.join(folder, "state"), "--max-num-seqs", "8", "--starvation-seconds", "2") as s:
+    with Site(os.path.join(folder, "state"), "--max-num-seqs", "8", "--starvation-seconds", "2", *MORE) as s:
         for _ in range(12):
             assert not traffic(s)  # past step 40, before which they behave
         counted = 0

@@ -208,6 +208,10 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'policy_decisions_total{action="reject"}': "refuse_late",
     'policy_decisions_total{action="forward"}': "answer",
     'policy_decisions_total{action="hold"}': "hold",
+    'policy_hook_errors_total{hook="step",kind="crashed"}': Elsewhere(
+        ("tests/e2e/isolation.py", "policy_fallback_total")
+    ),
+    'policy_fallback_total{reason="crashed"}': Elsewhere(("tests/e2e/isolation.py", "policy_fallback_total")),
     "policy_hook_duration_seconds": "answer",
     "policy_gc_pause_seconds": "answer",
     "policy_lua_heap_bytes": "refuse",

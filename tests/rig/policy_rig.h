@@ -14,8 +14,10 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/seen.h"
 #include "engine/engine.h"
 #include "lua/host.h"
+#include "lua/nursery.h"
 
 enum { RIG_TAGS = 4096 };
 /* No call is slow: what the engine does in virtual time must not depend on how fast the machine is. */
@@ -56,9 +58,23 @@ struct rig {
     char told[1024];
 };
 
+/* With MOONSHIFT_TEST_ISOLATION=process policies have processes of their own, from a nursery that is this program's. It
+ * is started before the first rig has a thread, and ends with the program. */
+static inline struct nursery *rig_nursery(void)
+{
+    static struct nursery *nursery;
+    const char *asked = getenv("MOONSHIFT_TEST_ISOLATION");
+    struct err e = {0};
+    if (!nursery && asked && !strcmp(asked, "process") &&
+        (seen_open((size_t)1 << 30, &e) || nursery_start(&nursery, NULL, NULL, &e)))
+        fail_msg("%s", e.text);
+    return nursery;
+}
+
 static inline void rig_open(struct rig *t, const struct rig_knobs *k)
 {
     struct err e = {0};
+    struct nursery *nursery = rig_nursery();
     memset(t, 0, sizeof *t);
     clock_init_virtual(&t->clock, 1000000000);
     if (lua_watchdog_start(&t->dog, &e) ||
@@ -70,6 +86,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
                                 .soft_ns = RIG_SOFT_NS,
                                 .hard_ns = k->hard_ns,
                                 .quiet = true,
+                                .nursery = nursery,
                                 .folder = "policies"};
     struct engine_setup s = {.ops = k->ops ? k->ops : backend_sim(),
                              .ffn = k->ffn,
@@ -175,7 +192,7 @@ static inline void rig_post(struct rig *t, enum engine_in kind, void *payload, s
 
 static inline struct request_spec *rig_spec(struct rig *t, const char *tenant, int n_prompt, int max_tokens)
 {
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     s->tag = ++t->n_tags;
     assert_true(s->tag < RIG_TAGS);
     snprintf(s->tenant, sizeof s->tenant, "%s", tenant);

@@ -7,6 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/lab/recording/record.h"
+#include "engine/lab/recording/recording_fields.h"
 #include "engine/lab/recording/recording_inner.h"
 #include "engine/lab/trace/trace.h"
 
@@ -22,113 +23,14 @@ struct recording {
     size_t cap_stops, cap_key_orders, cap_keys, cap_drafts;
 };
 
-/* The fields of a line, left to right; after the first that is wrong all are as if they were missing. */
-struct fields {
-    const struct lines *lines;
-    char *at; /* NULL: none is left */
-    struct err *e;
-    int rc;
-};
-
-static void wrong(struct fields *f, const char *field, const char *must, const char *is)
-{
-    if (!f->rc)
-        f->rc = lines_bad_field(f->lines, field, must, is, f->e);
-}
-
-static const char *word(struct fields *f)
-{
-    char *from = f->at, *blank = from ? strchr(from, ' ') : NULL;
-    if (blank)
-        *blank++ = 0;
-    f->at = blank;
-    return from ? from : "";
-}
-
-static int64_t parse_number(struct fields *f, const char *field, const char *text, int64_t min, int64_t max)
-{
-    uint64_t v = 0;
-    const char *end;
-    bool minus = *text == '-' && min < 0;
-    if (!lines_digits(text + minus, (uint64_t)INT64_MAX, &v, &end) || *end ||
-        (minus ? -(int64_t)v < min : (int64_t)v < min) || (!minus && (int64_t)v > max)) {
-        char must[80];
-        snprintf(must, sizeof must, "a whole number from %lld to %lld", (long long)min, (long long)max);
-        wrong(f, field, must, text);
-        return min;
-    }
-    return minus ? -(int64_t)v : (int64_t)v;
-}
-
-static int64_t number(struct fields *f, const char *field, int64_t min, int64_t max)
-{
-    return parse_number(f, field, word(f), min, max);
-}
-
-/* '-' is -1. */
-static int64_t number_or_none(struct fields *f, const char *field, int64_t max)
-{
-    const char *text = word(f);
-    return strcmp(text, "-") ? parse_number(f, field, text, 0, max) : -1;
-}
-
 static int64_t order(struct fields *f)
 {
-    return number(f, "order", 0, RECORDING_MAX_ORDER);
-}
-
-static double real(struct fields *f, const char *field, double least, double most, const char *must)
-{
-    const char *text = word(f);
-    char *end = NULL;
-    double v = (*text >= '0' && *text <= '9') || *text == '-' ? strtod(text, &end) : 0;
-    if (end && !*end && isfinite(v) && v >= least && v <= most)
-        return v;
-    wrong(f, field, must, text);
-    return 0;
+    return fields_number(f, "order", 0, RECORDING_MAX_ORDER);
 }
 
 static double milliseconds(struct fields *f, const char *field)
 {
-    return real(f, field, 0, 1e12, "milliseconds");
-}
-
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-static void name(struct fields *f, const char *field, char out[NAME_BYTES])
-{
-    const char *text = word(f);
-    size_t n = 0;
-    bool good = *text;
-    out[0] = 0;
-    if (!strcmp(text, "-"))
-        return;
-    for (const char *c = text; *c && good; n++) {
-        int hi = *c == '%' ? hex_digit(c[1]) : 0, lo = *c == '%' && hi >= 0 ? hex_digit(c[2]) : 0;
-        char plain = *c == '%' ? (char)(hi * 16 + lo) : *c;
-        good = n + 1 < NAME_BYTES && hi >= 0 && lo >= 0 && plain;
-        if (good)
-            out[n] = plain;
-        c += *c == '%' ? 3 : 1;
-    }
-    out[good ? n : 0] = 0;
-    if (!good)
-        wrong(f, field, "a name of up to 63 characters, or -", text);
-}
-
-static uint64_t key(struct fields *f)
-{
-    const char *text = word(f);
-    uint64_t v = 0;
-    int n = 0;
-    for (; hex_digit(text[n]) >= 0 && n < 17; n++)
-        v = v << 4 | (uint64_t)hex_digit(text[n]);
-    if (n != 16 || text[n])
-        wrong(f, "key", "16 hexadecimal digits", text);
-    return v;
+    return fields_real(f, field, 0, 1e12, "milliseconds");
 }
 
 static void *grown(void *old, size_t n, size_t *cap, size_t size)
@@ -137,26 +39,6 @@ static void *grown(void *old, size_t n, size_t *cap, size_t size)
         return old;
     *cap = *cap ? *cap * 2 : 64;
     return mem_resize(old, *cap, size);
-}
-
-/* The last field: the rest of the line. */
-static const char *rest(struct fields *f, const char *field)
-{
-    const char *text = f->at;
-    if (!text || !*text)
-        wrong(f, field, "there", "nothing");
-    f->at = NULL;
-    return text ? text : "";
-}
-
-static int choice(struct fields *f, const char *field, const char *(*named)(int), int n)
-{
-    const char *text = word(f);
-    for (int i = 0; i < n; i++)
-        if (!strcmp(text, named(i)))
-            return i;
-    wrong(f, field, "one of the words that recordings have for it", text);
-    return 0;
 }
 
 static const char *ending_word(int i)
@@ -180,14 +62,14 @@ static void some_keys(struct recording *r, struct fields *f, struct recorded *ou
 {
     for (int i = 0; i < most && !f->rc; i++) {
         r->keys = grown(r->keys, (size_t)out->n_keys, &r->cap_keys, sizeof *r->keys);
-        r->keys[out->n_keys++] = key(f);
+        r->keys[out->n_keys++] = fields_key(f);
     }
 }
 
 static void end_of_line(struct fields *f)
 {
     if (f->at)
-        wrong(f, "the line", "at its end", f->at);
+        fields_wrong(f, "the line", "at its end", f->at);
 }
 
 /* ---- kinds of lines */
@@ -195,26 +77,26 @@ static void end_of_line(struct fields *f)
 /* The keys may go on on lines of their own. *cut: the file ends before they do. */
 static void arrival(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
 {
-    out->order = number_or_none(f, "order", RECORDING_MAX_ORDER);
+    out->order = fields_number_or_none(f, "order", RECORDING_MAX_ORDER);
     if (!f->rc && out->order >= 0 && (r->head.is_window ? out->order < r->n_admitted : out->order != r->n_admitted))
-        wrong(f, "order",
-              r->head.is_window ? "after that of the request before" : "that of the request before, and one",
-              "another number");
-    out->arrival_ns = number(f, "arrival", -RECORDING_MAX_NS, RECORDING_MAX_NS);
-    out->n_prompt = (int)number(f, "prompt", 1, TRACE_MAX_TOKENS);
-    out->max_tokens = (int)number(f, "max_tokens", 0, INT32_MAX);
-    out->priority = (int)number(f, "priority", INT32_MIN, INT32_MAX);
-    out->leader = number_or_none(f, "leader", r->n_admitted - 1);
-    int asked = (int)number(f, "asked", 0, (RECORD_MAX_CHOICES << 3) - 1);
+        fields_wrong(f, "order",
+                     r->head.is_window ? "after that of the request before" : "that of the request before, and one",
+                     "another number");
+    out->arrival_ns = fields_number(f, "arrival", -RECORDING_MAX_NS, RECORDING_MAX_NS);
+    out->n_prompt = (int)fields_number(f, "prompt", 1, TRACE_MAX_TOKENS);
+    out->max_tokens = (int)fields_number(f, "max_tokens", 0, INT32_MAX);
+    out->priority = (int)fields_number(f, "priority", INT32_MIN, INT32_MAX);
+    out->leader = fields_number_or_none(f, "leader", r->n_admitted - 1);
+    int asked = (int)fields_number(f, "asked", 0, (RECORD_MAX_CHOICES << 3) - 1);
     out->logprobs = asked & 1;
     out->open_ended = asked & 2;
     out->offline = asked & 4;
     out->choice = asked >> 3;
     out->slo_ttft_ms = milliseconds(f, "ttft_ms");
     out->slo_tpot_ms = milliseconds(f, "tpot_ms");
-    name(f, "name", out->name);
-    name(f, "tenant", out->tenant);
-    int n = (int)number(f, "n_keys", 0, out->n_prompt / KV_UNIT);
+    fields_name(f, "name", out->name);
+    fields_name(f, "tenant", out->tenant);
+    int n = (int)fields_number(f, "n_keys", 0, out->n_prompt / KV_UNIT);
     while (!f->rc) {
         some_keys(r, f, out, n - out->n_keys < RECORD_KEYS_A_LINE ? n - out->n_keys : RECORD_KEYS_A_LINE);
         end_of_line(f);
@@ -225,8 +107,8 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
         if (f->rc || *cut)
             return;
         f->at = r->lines.line.data;
-        if (strcmp(word(f), "k") != 0)
-            wrong(f, "the line", "more keys of the request above", r->lines.line.data);
+        if (strcmp(fields_word(f), "k") != 0)
+            fields_wrong(f, "the line", "more keys of the request above", r->lines.line.data);
     }
     if (!f->rc && out->order >= 0)
         r->n_admitted = out->order + 1;
@@ -235,12 +117,12 @@ static void arrival(struct recording *r, struct fields *f, struct recorded *out,
 static void step_of_pool(struct recording *r, struct fields *f, struct recorded *out)
 {
     const int64_t MOST_BYTES = INT64_C(1) << 60;
-    out->cas_layers = (int)number(f, "cas_layers", 0, r->head.ffn.n_layers);
-    out->ffn.wait_ns = number(f, "wait", 0, RECORDING_MAX_NS);
-    out->ffn.fetch_ns = number(f, "fetch", 0, RECORDING_MAX_NS);
-    out->ffn.was_bytes = (uint64_t)number(f, "was_bytes", 0, MOST_BYTES);
-    out->ffn.cas_bytes = (uint64_t)number(f, "cas_bytes", 0, MOST_BYTES);
-    out->ffn.cas_rows = (uint64_t)number(f, "cas_rows", 0, INT32_MAX);
+    out->cas_layers = (int)fields_number(f, "cas_layers", 0, r->head.ffn.n_layers);
+    out->ffn.wait_ns = fields_number(f, "wait", 0, RECORDING_MAX_NS);
+    out->ffn.fetch_ns = fields_number(f, "fetch", 0, RECORDING_MAX_NS);
+    out->ffn.was_bytes = (uint64_t)fields_number(f, "was_bytes", 0, MOST_BYTES);
+    out->ffn.cas_bytes = (uint64_t)fields_number(f, "cas_bytes", 0, MOST_BYTES);
+    out->ffn.cas_rows = (uint64_t)fields_number(f, "cas_rows", 0, INT32_MAX);
 }
 
 /* "2", or "2x4": tp, and the stages of a pipelined group. */
@@ -249,8 +131,8 @@ static void stages(struct fields *f, const char *text, int ranks, struct layout 
     char tp[16];
     size_t n = strcspn(text, "x");
     snprintf(tp, sizeof tp, "%.*s", (int)n, text);
-    l->tp = (int)parse_number(f, "tp", tp, 1, ranks);
-    l->pp = text[n] ? (int)parse_number(f, "pp", text + n + 1, 2, ranks) : 1;
+    l->tp = (int)fields_parse(f, "tp", tp, 1, ranks);
+    l->pp = text[n] ? (int)fields_parse(f, "pp", text + n + 1, 2, ranks) : 1;
 }
 
 /* A request of the recording. */
@@ -258,66 +140,66 @@ static int64_t admitted(const struct recording *r, struct fields *f)
 {
     int64_t v = order(f);
     if (!f->rc && v >= r->n_admitted)
-        wrong(f, "order", "that of a request above", "a later one");
+        fields_wrong(f, "order", "that of a request above", "a later one");
     return v;
 }
 
 static void verified_drafts(struct recording *r, struct fields *f, struct recorded *out)
 {
-    out->n_drafts = (int)number(f, "n_verified", 0, MAX_REQUESTS);
+    out->n_drafts = (int)fields_number(f, "n_verified", 0, MAX_REQUESTS);
     for (int i = 0; i < out->n_drafts && !f->rc; i++) {
         r->drafts = grown(r->drafts, (size_t)i, &r->cap_drafts, sizeof *r->drafts);
         struct recorded_drafts *d = &r->drafts[i];
         d->order = admitted(r, f);
-        d->source = (int)number(f, "source", 0, r->head.n_sources - 1);
-        d->n = (int)number(f, "drafts", 1, MOST_DRAFTS);
-        d->right = (int)number(f, "right", 0, d->n);
-        d->ended = number(f, "ended", 0, 1);
+        d->source = (int)fields_number(f, "source", 0, r->head.n_sources - 1);
+        d->n = (int)fields_number(f, "drafts", 1, MOST_DRAFTS);
+        d->right = (int)fields_number(f, "right", 0, d->n);
+        d->ended = fields_number(f, "ended", 0, 1);
     }
 }
 
 static void guess(const struct recording *r, struct fields *f, struct recorded *out)
 {
     if (!r->head.n_sources)
-        wrong(f, "the line", "of a server with sources of draft tokens", "another");
-    out->call = (uint64_t)number(f, "call", 1, INT64_MAX);
-    out->source = (int)number(f, "source", 0, r->head.n_sources - 1);
+        fields_wrong(f, "the line", "of a server with sources of draft tokens", "another");
+    out->call = (uint64_t)fields_number(f, "call", 1, INT64_MAX);
+    out->source = (int)fields_number(f, "source", 0, r->head.n_sources - 1);
     out->order = admitted(r, f);
-    out->asked = (int)number(f, "asked", 1, MOST_DRAFTS);
-    out->n_guessed = (int)number(f, "n", 0, out->asked);
-    out->match = (int)number(f, "match", 0, INT32_MAX);
-    out->score = (float)real(f, "score", -1e9, 1e9, "a number");
+    out->asked = (int)fields_number(f, "asked", 1, MOST_DRAFTS);
+    out->n_guessed = (int)fields_number(f, "n", 0, out->asked);
+    out->match = (int)fields_number(f, "match", 0, INT32_MAX);
+    out->score = (float)fields_real(f, "score", -1e9, 1e9, "a number");
 }
 
 static void drafting(struct fields *f, struct drafter_time *out)
 {
     struct drafter_pass *passes[] = {&out->first, &out->last};
-    out->ns = number(f, "draft", 0, RECORDING_MAX_NS);
+    out->ns = fields_number(f, "draft", 0, RECORDING_MAX_NS);
     for (int i = 0; i < 2; i++) {
-        passes[i]->size.rows = (int)number(f, "draft rows", 0, 1 << 20);
-        passes[i]->size.looked_at = (double)number(f, "draft looked_at", 0, INT64_C(1) << 52);
-        passes[i]->ns = number(f, "draft ns", 0, RECORDING_MAX_NS);
+        passes[i]->size.rows = (int)fields_number(f, "draft rows", 0, 1 << 20);
+        passes[i]->size.looked_at = (double)fields_number(f, "draft looked_at", 0, INT64_C(1) << 52);
+        passes[i]->ns = fields_number(f, "draft ns", 0, RECORDING_MAX_NS);
     }
 }
 
 static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
-    out->group = (int)number(f, "group", 1, INT32_MAX);
-    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
-    out->ns = number(f, "ns", 0, RECORDING_MAX_NS);
-    out->predicted_ns = number(f, "estimate", 0, INT64_C(1) << 60);
-    out->layout.sp = (int)number(f, "sp", 1, ranks);
-    stages(f, word(f), ranks, &out->layout);
-    out->rows = (int)number(f, "tokens", 1, 1 << 20);
-    out->looked_at = (double)number(f, "looked_at", 1, INT64_C(1) << 52);
-    out->failed_rank = (int)number_or_none(f, "failed_rank", ranks - 1);
-    out->n_stops = (int)number(f, "n_stops", 0, MAX_REQUESTS);
+    out->group = (int)fields_number(f, "group", 1, INT32_MAX);
+    out->start_ns = fields_number(f, "start", 0, RECORDING_MAX_NS);
+    out->ns = fields_number(f, "ns", 0, RECORDING_MAX_NS);
+    out->predicted_ns = fields_number(f, "estimate", 0, INT64_C(1) << 60);
+    out->layout.sp = (int)fields_number(f, "sp", 1, ranks);
+    stages(f, fields_word(f), ranks, &out->layout);
+    out->rows = (int)fields_number(f, "tokens", 1, 1 << 20);
+    out->looked_at = (double)fields_number(f, "looked_at", 1, INT64_C(1) << 52);
+    out->failed_rank = (int)fields_number_or_none(f, "failed_rank", ranks - 1);
+    out->n_stops = (int)fields_number(f, "n_stops", 0, MAX_REQUESTS);
     for (int i = 0; i < out->n_stops && !f->rc; i++) {
         r->stops = grown(r->stops, (size_t)i, &r->cap_stops, sizeof *r->stops);
         r->stops[i] = order(f);
     }
-    int n = (int)number(f, "n_keys", 0, MAX_REQUESTS * (MOST_DRAFTS / KV_UNIT + 1));
+    int n = (int)fields_number(f, "n_keys", 0, MAX_REQUESTS * (MOST_DRAFTS / KV_UNIT + 1));
     for (int i = 0; i < n && !f->rc; i++) {
         r->key_orders = grown(r->key_orders, (size_t)i, &r->cap_key_orders, sizeof *r->key_orders);
         r->key_orders[i] = order(f);
@@ -334,44 +216,44 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
 static void replica(struct recording *r, struct fields *f, struct recorded *out)
 {
     if (!r->head.facts.ffn)
-        wrong(f, "the line", "of a node whose FFN weights are pooled", r->lines.line.data);
-    out->layer = (int)number(f, "layer", 0, r->head.ffn.n_layers - 1);
-    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
-    out->gives_up = number(f, "gives_up", 0, 1);
-    out->failed = number(f, "rc", 0, 1);
+        fields_wrong(f, "the line", "of a node whose FFN weights are pooled", r->lines.line.data);
+    out->layer = (int)fields_number(f, "layer", 0, r->head.ffn.n_layers - 1);
+    out->start_ns = fields_number(f, "start", 0, RECORDING_MAX_NS);
+    out->gives_up = fields_number(f, "gives_up", 0, 1);
+    out->failed = fields_number(f, "rc", 0, 1);
 }
 
 static void reshard(struct recording *r, struct fields *f, struct recorded *out)
 {
     int n = r->head.facts.n_ranks;
     if (!r->head.facts.residency)
-        wrong(f, "the line", "of a node whose ranks hold cuts of the weights", r->lines.line.data);
-    out->ranks = key(f);
+        fields_wrong(f, "the line", "of a node whose ranks hold cuts of the weights", r->lines.line.data);
+    out->ranks = fields_key(f);
     if (!out->ranks || out->ranks & ~rank_range(0, n))
-        wrong(f, "ranks", "a mask of the node's ranks in hexadecimal", r->lines.line.data);
-    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
-    out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
-    out->failed_rank = (int)number_or_none(f, "failed_rank", n - 1);
+        fields_wrong(f, "ranks", "a mask of the node's ranks in hexadecimal", r->lines.line.data);
+    out->start_ns = fields_number(f, "start", 0, RECORDING_MAX_NS);
+    out->bytes = fields_number(f, "bytes", 0, INT64_C(1) << 60);
+    out->failed_rank = (int)fields_number_or_none(f, "failed_rank", n - 1);
 }
 
 /* A point in the step, in us from its start; never before the last one that was read. Times that are 0 are never, so
  * that is 1 ns. */
 static int64_t moment(struct fields *f, const char *field, int64_t *last, int64_t most)
 {
-    int64_t us = number(f, field, *last, most);
+    int64_t us = fields_number(f, field, *last, most);
     *last = us;
     return us > 0 ? us * 1000 : 1;
 }
 
 static void layer_times(struct fields *f, struct ffn_layer_times *t, int64_t most)
 {
-    const char *how = word(f);
+    const char *how = fields_word(f);
     int64_t at = 0, fetched = -RECORDING_MAX_NS / 1000;
     *t = (struct ffn_layer_times){0};
     if (!strcmp(how, "-"))
         return;
     if (strlen(how) != 1 || !strchr("lcw", *how)) {
-        wrong(f, "a layer", "l, c, w or -", how);
+        fields_wrong(f, "a layer", "l, c, w or -", how);
         return;
     }
     t->mode = *how == 'l' ? FFN_LOCAL : *how == 'c' ? FFN_CAS : FFN_WAS;
@@ -383,8 +265,8 @@ static void layer_times(struct fields *f, struct ffn_layer_times *t, int64_t mos
     }
     t->end = moment(f, "end", &at, most);
     if (t->mode == FFN_WAS) {
-        t->fetch_begin = number(f, "fetched_from", fetched, most) * 1000;
-        t->fetch_end = number(f, "fetched_to", t->fetch_begin / 1000, most) * 1000;
+        t->fetch_begin = fields_number(f, "fetched_from", fetched, most) * 1000;
+        t->fetch_end = fields_number(f, "fetched_to", t->fetch_begin / 1000, most) * 1000;
     }
 }
 
@@ -392,80 +274,80 @@ static void timeline(struct recording *r, struct fields *f, struct recorded *out
 {
     const struct recording_head *h = &r->head;
     if (!h->facts.ffn) {
-        wrong(f, "the line", "of a server with pooled weights", "another");
+        fields_wrong(f, "the line", "of a server with pooled weights", "another");
         return;
     }
-    out->group = (int)number(f, "group", 1, INT32_MAX);
-    out->rank = (int)number(f, "rank", 0, h->facts.n_ranks - 1);
-    out->rows = (int)number(f, "tokens", 1, 1 << 20);
-    out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
-    out->ns = number(f, "took", 0, RECORDING_MAX_NS);
-    number(f, "n_layers", h->ffn.n_layers, h->ffn.n_layers);
+    out->group = (int)fields_number(f, "group", 1, INT32_MAX);
+    out->rank = (int)fields_number(f, "rank", 0, h->facts.n_ranks - 1);
+    out->rows = (int)fields_number(f, "tokens", 1, 1 << 20);
+    out->start_ns = fields_number(f, "start", 0, RECORDING_MAX_NS);
+    out->ns = fields_number(f, "took", 0, RECORDING_MAX_NS);
+    fields_number(f, "n_layers", h->ffn.n_layers, h->ffn.n_layers);
     for (int l = 0; l < h->ffn.n_layers && !f->rc; l++)
         layer_times(f, &r->layers[l], out->ns / 1000);
 }
 
 static void live_policy(struct fields *f, struct recorded *out)
 {
-    name(f, "name", out->name);
-    snprintf(out->sha256, sizeof out->sha256, "%s", word(f));
-    out->text = rest(f, "params");
+    fields_name(f, "name", out->name);
+    snprintf(out->sha256, sizeof out->sha256, "%s", fields_word(f));
+    out->text = fields_rest(f, "params");
 }
 
 /* "1,3": at most as many as there can be groups. */
 static void canary(const struct recording *r, struct fields *f, struct recorded *out)
 {
-    name(f, "name", out->name);
-    snprintf(out->sha256, sizeof out->sha256, "%s", word(f));
-    for (char *rest_of = (char *)word(f), *text; (text = strsep(&rest_of, ",")) && !f->rc;) {
+    fields_name(f, "name", out->name);
+    snprintf(out->sha256, sizeof out->sha256, "%s", fields_word(f));
+    for (char *rest_of = (char *)fields_word(f), *text; (text = strsep(&rest_of, ",")) && !f->rc;) {
         if (out->n_groups == r->head.facts.n_ranks)
-            wrong(f, "groups", "no more than there are ranks", text);
+            fields_wrong(f, "groups", "no more than there are ranks", text);
         else
-            out->groups[out->n_groups++] = (int)parse_number(f, "groups", text, 1, INT32_MAX);
+            out->groups[out->n_groups++] = (int)fields_parse(f, "groups", text, 1, INT32_MAX);
     }
-    out->ns = number(f, "for", 1, RECORDING_MAX_NS);
-    out->text = rest(f, "params");
+    out->ns = fields_number(f, "for", 1, RECORDING_MAX_NS);
+    out->text = fields_rest(f, "params");
 }
 
 static void prediction(struct fields *f, struct prediction *out)
 {
-    out->is_strict = number(f, "strict", 0, 1);
-    out->is_made = number(f, "made", 0, 1);
-    out->ago_s = real(f, "ago", 0, 1e15, "a number");
-    out->window_s = real(f, "window", 0, 1e15, "a number");
-    out->n_requests = real(f, "requests", 0, 1e15, "a number");
-    out->guessed = real(f, "guessed", 0, 1, "a share");
+    out->is_strict = fields_number(f, "strict", 0, 1);
+    out->is_made = fields_number(f, "made", 0, 1);
+    out->ago_s = fields_real(f, "ago", 0, 1e15, "a number");
+    out->window_s = fields_real(f, "window", 0, 1e15, "a number");
+    out->n_requests = fields_real(f, "requests", 0, 1e15, "a number");
+    out->guessed = fields_real(f, "guessed", 0, 1, "a share");
     for (int i = 0; i < PREDICTED_COUNT; i++) {
         struct predicted_change *c = &out->changes[i];
-        c->n_stretches = (int)number(f, "n", 0, INT32_MAX);
-        c->change = real(f, "change", -1, 1e15, "a number");
-        c->least = real(f, "least", -1, 1e15, "a number");
-        c->most = real(f, "most", -1, 1e15, "a number");
+        c->n_stretches = (int)fields_number(f, "n", 0, INT32_MAX);
+        c->change = fields_real(f, "change", -1, 1e15, "a number");
+        c->least = fields_real(f, "least", -1, 1e15, "a number");
+        c->most = fields_real(f, "most", -1, 1e15, "a number");
     }
-    out->shadow.n_asked = (uint64_t)number(f, "asked", 0, INT64_MAX);
-    out->shadow.n_equal = (uint64_t)number(f, "equal", 0, INT64_MAX);
-    out->shadow.n_failed = (uint64_t)number(f, "failed", 0, INT64_MAX);
+    out->shadow.n_asked = (uint64_t)fields_number(f, "asked", 0, INT64_MAX);
+    out->shadow.n_equal = (uint64_t)fields_number(f, "equal", 0, INT64_MAX);
+    out->shadow.n_failed = (uint64_t)fields_number(f, "failed", 0, INT64_MAX);
 }
 
 static void new_limits(const struct recording *r, struct fields *f, struct limits_order *out)
 {
     for (int i = 0; i < LIMIT_COUNT && !f->rc; i++) {
         int64_t least, most;
-        const char *text = word(f);
+        const char *text = fields_word(f);
         limit_range(&r->head.facts.limits, (enum limit)i, &least, &most);
         out->given[i] = strcmp(text, "-") != 0;
         if (out->given[i])
-            out->values[i] = parse_number(f, limit_name((enum limit)i), text, least, most);
+            out->values[i] = fields_parse(f, limit_name((enum limit)i), text, least, most);
     }
 }
 
 static void verdict(struct fields *f, struct recorded *out)
 {
-    out->call = (uint64_t)number(f, "call", 1, INT64_MAX);
-    out->hook = (enum policy_hook)choice(f, "hook", hook_word, HOOK_COUNT);
-    out->verdict = (enum verdict)choice(f, "verdict", verdict_word, VERDICT_COUNT);
-    if (out->verdict != VERDICT_SLOW && out->verdict != VERDICT_HEAVY && !verdict_torn(out->verdict))
-        wrong(f, "verdict", "slow, heavy, timeout or oom", verdict_name(out->verdict));
+    out->call = (uint64_t)fields_number(f, "call", 1, INT64_MAX);
+    out->hook = (enum policy_hook)fields_choice(f, "hook", hook_word, HOOK_COUNT);
+    out->verdict = (enum verdict)fields_choice(f, "verdict", verdict_word, VERDICT_COUNT);
+    if (!verdict_by_chance(out->verdict))
+        fields_wrong(f, "verdict", "slow, heavy, timeout, oom or crashed", verdict_name(out->verdict));
 }
 
 static void timed(struct recording *r, struct fields *f, struct recorded *out, bool *cut)
@@ -477,12 +359,12 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
     case 'c':
     case 'e':
         out->order = order(f);
-        out->ending = (enum ending)choice(f, "ending", ending_word, END_REFUSED + 1);
+        out->ending = (enum ending)fields_choice(f, "ending", ending_word, END_REFUSED + 1);
         if (out->kind == 'e') {
-            out->n_output = (int)number(f, "n_output", 0, INT32_MAX);
-            out->n_cached = (int)number(f, "n_cached", 0, INT32_MAX);
+            out->n_output = (int)fields_number(f, "n_output", 0, INT32_MAX);
+            out->n_cached = (int)fields_number(f, "n_cached", 0, INT32_MAX);
         } else if (out->ending == END_NONE || out->ending == END_REFUSED) {
-            wrong(f, "ending", "stop, length, abort or error", ending_word(out->ending));
+            fields_wrong(f, "ending", "stop, length, abort or error", ending_word(out->ending));
         }
         break;
     case 's':
@@ -492,9 +374,9 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         timeline(r, f, out);
         break;
     case 'm':
-        out->serial = (uint64_t)number(f, "number", 1, INT64_MAX);
-        out->start_ns = number(f, "start", 0, RECORDING_MAX_NS);
-        out->bytes = number(f, "bytes", 0, INT64_C(1) << 60);
+        out->serial = (uint64_t)fields_number(f, "number", 1, INT64_MAX);
+        out->start_ns = fields_number(f, "start", 0, RECORDING_MAX_NS);
+        out->bytes = fields_number(f, "bytes", 0, INT64_C(1) << 60);
         break;
     case 'w':
         replica(r, f, out);
@@ -512,13 +394,13 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         prediction(f, &out->predicted);
         break;
     case 'j':
-        out->text = rest(f, "params");
+        out->text = fields_rest(f, "params");
         break;
     case 'l':
         new_limits(r, f, &out->limits);
         break;
     case 'q':
-        out->text = rest(f, "plan");
+        out->text = fields_rest(f, "plan");
         break;
     case 'b':
     case 'u':
@@ -531,7 +413,7 @@ static void timed(struct recording *r, struct fields *f, struct recorded *out, b
         r->complete = true;
         break;
     default:
-        wrong(f, "the line", "of a kind that recordings have", r->lines.line.data);
+        fields_wrong(f, "the line", "of a kind that recordings have", r->lines.line.data);
     }
     end_of_line(f);
 }
@@ -545,7 +427,7 @@ int recording_next(struct recording *r, struct recorded *out, bool *end, struct 
     if (*end)
         return 0;
     struct fields f = {.lines = &r->lines, .at = r->lines.line.data, .e = e};
-    const char *kind = word(&f);
+    const char *kind = fields_word(&f);
     x.kind = kind[0] && !kind[1] ? kind[0] : '?';
     x.line = r->lines.number;
     if (x.kind == 'v') {
@@ -555,11 +437,11 @@ int recording_next(struct recording *r, struct recorded *out, bool *end, struct 
         guess(r, &f, &x);
         end_of_line(&f);
     } else if (x.kind == '?') {
-        wrong(&f, "the line", "of a kind that recordings have", kind);
+        fields_wrong(&f, "the line", "of a kind that recordings have", kind);
     } else {
-        x.t_ns = number(&f, "time", 0, RECORDING_MAX_NS);
+        x.t_ns = fields_number(&f, "time", 0, RECORDING_MAX_NS);
         if (!f.rc && x.t_ns < r->last_ns)
-            wrong(&f, "time", "not before that of the line above", "earlier");
+            fields_wrong(&f, "time", "not before that of the line above", "earlier");
         r->last_ns = x.t_ns;
         timed(r, &f, &x, end);
     }

@@ -94,7 +94,7 @@ static bool is_thought(const struct openai_order *o, const struct openai_prompt 
 static struct request_spec *make_spec(const struct openai_order *o, const struct openai_prompt *q, int i)
 {
     const struct openai_params *p = &o->params;
-    struct request_spec *s = mem_new(sizeof *s);
+    struct request_spec *s = request_spec_new();
     snprintf(s->name, sizeof s->name, "%s", o->name);
     snprintf(s->tenant, sizeof s->tenant, "%s", o->tenant);
     snprintf(s->salt, sizeof s->salt, "%s\x1f%s", o->salt, p->salt);

@@ -1,0 +1,202 @@
+"""serve --policy-isolation process, from outside: it serves, and decides what a replay on the thread decides; nothing
+of a key or a prompt lies where a policy's process can read; a process that is killed costs a step, and all of them end
+with the server, however it ends; hostile policies cost no client anything."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, "tests/rig")
+import cases
+import hostile
+from state_site import BINARY, ENV, FCFS, WAIT_S, Site
+
+KEY, ADMIN, SECRET = "a-key-of-a-client-3141", "the-key-of-the-operator-2718", "marmalade-in-a-prompt-1618"
+ON = ("--policy-isolation", "process")
+
+
+def children(pid):
+    """With theirs."""
+    out = []
+    for name in os.listdir("/proc"):
+        try:
+            stat = open(f"/proc/{name}/stat").read() if name.isdigit() else ""
+        except OSError:
+            continue
+        if stat and int(stat.rsplit(")", 1)[1].split()[1]) == pid and stat.rsplit(")", 1)[1].split()[0] != "Z":
+            out += [int(name), *children(int(name))]
+    return out
+
+
+def until(what, why):
+    end = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end, why
+        time.sleep(0.02)
+
+
+def complete(site, i=0, key=None, n=12):
+    body = {"model": "m", "prompt": f"{SECRET} {i} " + "word " * (i % 20), "max_tokens": n, "ignore_eos": True}
+    status, text = site.ask("POST", "/v1/completions", json.dumps(body), port=site.public, key=key)
+    assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == n, (status, text)
+
+
+def crowd(site, n=24):
+    wrong = []
+
+    def one(i):
+        try:
+            complete(site, i)
+        except AssertionError as e:
+            wrong.append(e)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(n)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong, wrong
+
+
+def metric(site, name):
+    text = site.ask("GET", "/metrics", port=site.public)[1]
+    return sum(float(x) for x in re.findall(rf"^{re.escape(name)} (\S+)$", text, re.M))
+
+
+def deciders(site):
+    """The processes of policies: children of the one child that forks them."""
+    return [p for c in children(site.p.pid)[:1] for p in children(c)]
+
+
+def memory(pid):
+    """What a process can read; None: this user may not look."""
+    try:
+        maps, mem = open(f"/proc/{pid}/maps").read(), open(f"/proc/{pid}/mem", "rb")
+    except PermissionError:
+        return None
+    out = []
+    with mem:
+        for line in maps.splitlines():
+            first, last = (int(x, 16) for x in line.split()[0].split("-"))
+            if "r" in line.split()[1] and not line.endswith(("[vvar]", "[vsyscall]")):
+                try:
+                    mem.seek(first)
+                    out.append(mem.read(min(last - first, 64 << 20)))
+                except OSError:
+                    pass
+    return b"".join(out)
+
+
+def no_key_and_no_prompt_is_seen(folder):
+    keys = ("--api-key", f"{KEY}=red", "--admin-key", ADMIN)
+    with Site(os.path.join(folder, "state"), *ON, *keys) as s:
+        for i in range(6):
+            complete(s, i, key=KEY)
+        pids = children(s.p.pid)
+        assert len(pids) >= 3, pids  # the one that forks, the one that decides, the spare
+        for pid in pids:
+            seen = memory(pid)
+            if seen is None:
+                print("left out: this user may not look into the memory of processes")
+                return
+            for text in (KEY, ADMIN, SECRET):
+                assert text.encode() not in seen, (pid, text)
+        for pid in deciders(s):
+            assert re.search(r"Seccomp:\s+2", open(f"/proc/{pid}/status").read()), pid
+
+
+def all_end_with_the_server(folder):
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        with Site(os.path.join(folder, f"state{how}"), *ON) as s:
+            complete(s)
+            pids = children(s.p.pid)
+            assert len(pids) >= 3, pids
+            s.end(how)
+            until(lambda pids=pids: not any(os.path.exists(f"/proc/{p}") for p in pids), f"{pids} outlive it")
+
+
+def a_killed_process_costs_a_step(folder):
+    with Site(os.path.join(folder, "state"), *ON) as s:
+        for _ in range(2):
+            crowd(s)
+            for pid in deciders(s):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            crowd(s)
+        state = json.loads(s.ask("GET", "/admin/policy")[1])
+        assert state["active"]["name"] == "fcfs" or state["withdrawn"], state
+        assert metric(s, 'policy_fallback_total{reason="crashed"}') >= 1
+        assert metric(s, "policy_processes_started_total") >= 4 or state["withdrawn"]
+
+
+def sources_are_judged_there(folder):
+    with Site(os.path.join(folder, "state"), *ON) as s:
+        status, text = s.ask("PUT", "/admin/policies/bad", "return { api = 1, doc = 'x' ")
+        assert status == 400 and "bad.lua:1" in text, (status, text)
+        status, text = s.ask("PUT", "/admin/policies/bad", "while true do end")
+        assert status == 400 and "still running" in text, (status, text)
+        good = FCFS + "\n-- once more\n"
+        status, text = s.ask("PUT", "/admin/policies/again", good)
+        assert status == 200, text
+        crowd(s)
+        assert json.loads(s.ask("GET", "/admin/policy")[1])["active"]["name"] == "again"
+        assert s.ask("POST", "/admin/policy/rollback")[0] == 200
+        crowd(s)
+        status, text = s.ask("POST", "/admin/what-if?policy=again")
+        assert status == 501 and "--policy-isolation" in text, (status, text)
+
+
+def a_replay_on_the_thread_decides_the_same(folder):
+    path = os.path.join(folder, "fair.rec")
+    with Site(os.path.join(folder, "state"), *ON, "--policy", "fair", "--record", path) as s:
+        crowd(s)
+        os.kill(deciders(s)[0], signal.SIGKILL)
+        crowd(s)
+        assert s.end() == 0, s.said
+    r = subprocess.run(
+        [BINARY, "simulate", "--trace", path, "--policy", "fair"],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        env=ENV,
+    )
+    assert r.returncode == 0 and "all equal to the recording" in r.stdout, (r.stdout[-1500:], r.stderr)
+
+
+def hostile_policies_are_survived(folder):
+    hostile.MORE, hostile.EACH = list(ON), max(hostile.EACH, 1 if "MOONSHIFT_WIDE" in os.environ else 16)
+    hostile.every_attack_is_survived(folder)
+
+
+def flags_that_exclude_each_other(folder):
+    r = subprocess.run(
+        [BINARY, "serve", "x.gguf", *ON, "--what-if-memory", "2MiB"], capture_output=True, text=True, env=ENV
+    )
+    assert r.returncode == 2 and "exclude each other" in r.stderr, r.stderr
+
+
+if (
+    "no libseccomp"
+    in subprocess.run([BINARY, "serve", "x.gguf", *ON], capture_output=True, text=True, timeout=WAIT_S, env=ENV).stderr
+):
+    print("left out: this build has no libseccomp\n0 passed, 0 failed")
+    sys.exit(0)
+
+cases.run(
+    [
+        no_key_and_no_prompt_is_seen,
+        all_end_with_the_server,
+        a_killed_process_costs_a_step,
+        sources_are_judged_there,
+        a_replay_on_the_thread_decides_the_same,
+        hostile_policies_are_survived,
+        flags_that_exclude_each_other,
+    ],
+    in_folder=True,
+)
