@@ -203,7 +203,7 @@ def binding():
     varying = re.findall(r'"(\w+)"', re.search(r"\[GROUP_\w+\] = \{(.*?)\};", read("lua/groups.c"), re.S)[1])
     fixed = set_fields("lua/groups.c", 'set_number(L, "id"', "lua_pushliteral")
     return {
-        "view": strings("lua/bind.c", "scalar_names") + top + hung + queues,
+        "view": strings("lua/scalars.c", "scalar_names") + top + hung + queues,
         "column": strings("lua/columns.c", "column_names"),
         "request": strings("lua/bind.c", "field_names"),
         "group": [n for n in fixed + varying if n not in ("sp", "tp", "pp")],
@@ -470,7 +470,7 @@ def arguments():
 
 NEW = "zzz"
 ADDED = [  # one name more, in the binding or in the reference
-    ("lua/bind.c", '    "copies",\n', f'    "copies", "{NEW}",\n'),
+    ("lua/scalars.c", '    "copies",\n', f'    "copies", "{NEW}",\n'),
     ("lua/bind.c", '"ttft_ms",\n', f'"ttft_ms", "{NEW}",\n'),
     ("lua/bind.c", '{"n_ranks", ', f'{{"{NEW}", 1}},\n        {{"n_ranks", '),
     ("lua/columns.c", '"last",\n', f'"last", "{NEW}",\n'),

@@ -150,7 +150,7 @@ static void lines_that_are_wrong(void **state)
         {"l 1 4 64 0 0 0 0 0", "f:2: the line must be at its end, not '0'"},
         {"v 0 step slow", "f:2: call must be"},
         {"v 1 stop slow", "f:2: hook must be"},
-        {"v 1 step ok", "f:2: verdict must be slow, heavy, timeout or oom"},
+        {"v 1 step ok", "f:2: verdict must be slow, heavy, timeout, oom or crashed"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct buf text = {0};
