@@ -135,6 +135,34 @@ def a_killed_process_costs_a_step(folder):
         assert metric(s, "policy_processes_started_total") >= 4 or state["withdrawn"]
 
 
+def a_killed_one_beside_ends(folder):
+    ranks = ("--hf-config", "tests/data/sim_ranks.json", "--ranks", "4", "--policy", "static:dp=4")
+    with Site(os.path.join(folder, "state"), *ON, *ranks) as s:
+
+        def four():
+            return [g["id"] for g in json.loads(s.ask("GET", "/admin/state")[1])["engine"]["groups"]]
+
+        until(lambda: len(four()) == 4, "no four groups")
+        for what, query in (("canary", f"?groups={four()[1]}"), ("shadow", "")):
+            of_others = deciders(s)
+            status, text = s.ask("POST", f"/admin/policies/beside/{what}{query}", FCFS)
+            assert status == 200, text
+            crowd(s)
+            assert json.loads(s.ask("GET", f"/admin/{what}")[1])["state"] == "on"
+            for pid in set(deciders(s)) - set(of_others):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+            def over(what=what):
+                crowd(s)
+                return json.loads(s.ask("GET", f"/admin/{what}")[1]).get("why_ended")
+
+            until(over, f"the {what} goes on")
+            assert "crashed" in over(), (what, over())
+        now = json.loads(s.ask("GET", "/admin/policy")[1])
+        assert now["active"]["name"] == "static", now
+
+
 def sources_are_judged_there(folder):
     with Site(os.path.join(folder, "state"), *ON) as s:
         status, text = s.ask("PUT", "/admin/policies/bad", "return { api = 1, doc = 'x' ")
@@ -193,6 +221,7 @@ cases.run(
         no_key_and_no_prompt_is_seen,
         all_end_with_the_server,
         a_killed_process_costs_a_step,
+        a_killed_one_beside_ends,
         sources_are_judged_there,
         a_replay_on_the_thread_decides_the_same,
         hostile_policies_are_survived,
