@@ -1,7 +1,6 @@
 #include "engine/guard_stats.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 double stats_binomial_tail(int n, double p, int k)
 {
@@ -45,20 +44,40 @@ double stats_student_quantile(double chance, int freedom)
     return high;
 }
 
-static int compare(const void *a, const void *b)
+static void swap(float *a, float *b)
 {
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
+    float x = *a;
+    *a = *b;
+    *b = x;
 }
 
-void stats_sort(float *values, int n)
+/* The k-th smallest, of values that are put into another order: Hoare's selection, which looks at about 3n of them. */
+static float select_kth(float *v, int n, int k)
 {
-    if (n > 1)
-        qsort(values, (size_t)n, sizeof *values, compare);
+    int low = 0, high = n - 1;
+    while (low < high) {
+        float middle = v[low + (high - low) / 2];
+        int i = low, j = high;
+        while (i <= j) {
+            while (v[i] < middle)
+                i++;
+            while (v[j] > middle)
+                j--;
+            if (i <= j)
+                swap(&v[i++], &v[j--]);
+        }
+        if (k <= j)
+            high = j;
+        else if (k >= i)
+            low = i;
+        else
+            break;
+    }
+    return v[k];
 }
 
-float stats_quantile(const float *sorted, int n, double q)
+float stats_quantile(float *values, int n, double q)
 {
     int at = (int)ceil(q * n) - 1;
-    return sorted[at < 0 ? 0 : at >= n ? n - 1 : at];
+    return select_kth(values, n, at < 0 ? 0 : at >= n ? n - 1 : at);
 }

@@ -9,9 +9,8 @@ double stats_binomial_tail(int n, double p, int k);
  * this chance (1e-9 to 0.5). */
 double stats_student_tail(double t, int freedom);
 double stats_student_quantile(double chance, int freedom);
-/* The value below which a share q (0 to 1) of the n sorted values lies, n >= 1: the nearest rank, so always one of
- * them. */
-float stats_quantile(const float *sorted, int n, double q);
-void stats_sort(float *values, int n);
+/* The value below which a share q (0 to 1) of the n values lies, n >= 1: the nearest rank, so always one of them. Puts
+ * them into another order; O(n) for all but contrived ones. */
+float stats_quantile(float *values, int n, double q);
 
 #endif

@@ -133,7 +133,6 @@ static void sum_up_kind(const struct guards *g, int key, enum guard_kind kind, i
     b->n[kind] = n;
     if (!n)
         return;
-    stats_sort(values, n);
     double p90 = stats_quantile(values, n, 0.9), p99 = stats_quantile(values, n, 0.99), late = TIMES * p90;
     late = late > p99 ? late : p99;
     late = late > p90 + FLOOR_S[kind] ? late : p90 + FLOOR_S[kind];

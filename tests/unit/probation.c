@@ -259,8 +259,29 @@ static void tails_are_those_of_sums_and_draws(void **state)
     assert_true(fabs(stats_student_tail(2.764, 10) - 0.01) < 1e-5 && fabs(stats_student_tail(6.869, 5) - 5e-4) < 1e-6);
     assert_true(fabs(stats_student_quantile(0.025, 29) - 2.0452) < 1e-4);
     assert_true(fabs(stats_student_quantile(0.025, 2) - 4.3027) < 1e-4);
-    stats_sort(v, 5);
     assert_true(stats_quantile(v, 5, 0.5) == 3 && stats_quantile(v, 5, 0.9) == 5 && stats_quantile(v, 5, 0) == 1);
+}
+
+/* The k-th smallest is the one that k others are not above and the rest not below, whatever order they come in. */
+static void quantiles_are_ranks(void **state)
+{
+    (void)state;
+    struct rng rng = {5};
+    float v[300];
+    for (int i = 0; i < 500; i++) {
+        int n = 1 + (int)rng_below(&rng, 300), ties = 1 + (int)rng_below(&rng, 40), below = 0, equal = 0;
+        double q = i % 7 ? rng_unit(&rng) : i % 2;
+        for (int k = 0; k < n; k++)
+            v[k] = i % 3 ? (float)rng_unit(&rng) : i % 5 ? (float)rng_below(&rng, (uint32_t)ties) : (float)k;
+        float at = stats_quantile(v, n, q);
+        for (int k = 0; k < n; k++) {
+            below += v[k] < at;
+            equal += v[k] == at;
+        }
+        int rank = (int)ceil(q * n) - 1;
+        rank = rank < 0 ? 0 : rank;
+        assert_true(below <= rank && rank < below + equal);
+    }
 }
 
 /* ---- nothing has changed */
@@ -510,6 +531,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tails_are_those_of_sums_and_draws),
+        cmocka_unit_test(quantiles_are_ranks),
         cmocka_unit_test(chance_is_no_reason),
         cmocka_unit_test(harm_is_found_and_named),
         cmocka_unit_test(what_was_predicted_is_no_miss),
