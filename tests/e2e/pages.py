@@ -119,7 +119,7 @@ class Walk:
         if len(words) == 2 and words[0] in ("lua", "json", "csv", "yaml") and "." in words[1]:
             with open(os.path.join(self.folder, words[1]), "w", encoding="utf-8") as f:
                 f.write(text)
-        elif kind == "sh":
+        elif kind == "sh" or (kind == "sh wide" and "MOONSHIFT_WIDE" in os.environ):
             for line in re.sub(r" *\\\n *", " ", text).strip().split("\n"):
                 if line.strip() and not line.startswith("#"):
                     self.line(line)
@@ -130,8 +130,8 @@ class Walk:
 
 def walk(page):
     """`sh` blocks are run line by line ("# exit status N" where it is not 0; a trailing & starts a server; a line that
-    begins with # is a remark), `lua NAME` writes a file, `output` is compared with the last line's. Other blocks
-    (`sh by hand`, `lua`, `text`) are shown only."""
+    begins with # is a remark), `sh wide` ones, whose lines take minutes, by `./test wide`; `lua NAME` writes a file,
+    `output` is compared with the last line's. Other blocks (`sh by hand`, `lua`, `text`) are shown only."""
     found = blocks(page)
     text = "\n".join(t for kind, t in found if kind == "sh")
     if not text:

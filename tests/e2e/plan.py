@@ -51,7 +51,7 @@ def best_of_sweep(folder, name, args):
 
 def first_choices():
     with tempfile.TemporaryDirectory() as folder:
-        for name in WORKLOADS if "MOONSHIFT_WIDE" in os.environ else ("chat", "offline"):
+        for name in WORKLOADS if "MOONSHIFT_WIDE" in os.environ else ("chat",):
             args = WORKLOADS[name]
             every = best_of_sweep(folder, name, args)
             layouts = {(p["groups"], p["sp"], p["tp"]) for p in every["plans"] if p["pp"] == 1}
