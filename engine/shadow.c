@@ -233,7 +233,8 @@ void shadow_foretell(const struct shadow *s, const struct policy *live, int64_t 
     static const int64_t LATEST_NS = 3600000000000;
     const struct shadow_book *b = &s->book;
     int64_t end = b->ended_ns ? b->ended_ns : now_ns;
-    if (!b->n_asked || now_ns - end > LATEST_NS || strcmp(b->sha256, p->sha256) || strcmp(b->beside, live->name))
+    if (!b->n_asked || now_ns - end > LATEST_NS || strcmp(b->sha256, p->sha256) != 0 ||
+        strcmp(b->beside, live->name) != 0)
         return;
     struct sha256 params = params_of(p);
     if (!hash_equal(&params, &b->params))
