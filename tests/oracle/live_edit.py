@@ -20,7 +20,7 @@ import urllib.request
 
 from own_server import Checks, Site, arguments, books, frames, post
 
-TOKENS, PACE_S = 48, 0.03
+TOKENS, PACE_S = 48, 0.02
 BROKEN = "return {\n  api = 1,\n  step = function(view, act, p)\n    act.forward(\n"
 
 
