@@ -496,6 +496,17 @@ double json_number(const struct json *j)
     return cJSON_IsNumber(as_cjson(j)) ? as_cjson(j)->valuedouble : 0;
 }
 
+const char *json_member_text(const struct json *object, const char *key)
+{
+    const char *text = json_text(json_find(object, key));
+    return text ? text : "";
+}
+
+double json_member_number(const struct json *object, const char *key)
+{
+    return json_number(json_find(object, key));
+}
+
 bool json_i64(const struct json *j, int64_t *out)
 {
     const cJSON *c = as_cjson(j);

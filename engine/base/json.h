@@ -33,9 +33,11 @@ const struct json *json_first(const struct json *array_or_object);        /* NUL
 const struct json *json_next(const struct json *j);
 const char *json_key(const struct json *member); /* NULL for array items */
 size_t json_count(const struct json *array_or_object);
-const char *json_text(const struct json *string);  /* NULL when not a string */
-bool json_true(const struct json *j);              /* true only for the literal true */
-double json_number(const struct json *j);          /* 0 when not a number */
+const char *json_text(const struct json *string);                         /* NULL when not a string */
+bool json_true(const struct json *j);                                     /* true only for the literal true */
+double json_number(const struct json *j);                                 /* 0 when not a number */
+const char *json_member_text(const struct json *object, const char *key); /* "" when it has no such string */
+double json_member_number(const struct json *object, const char *key);    /* 0 when it has no such number */
 bool json_i64(const struct json *j, int64_t *out); /* false: not an integral number in range; exact */
 bool json_is_integer(const struct json *j);        /* written without '.', 'e' and fits int64 */
 const char *json_digits(const struct json *j);     /* an integer past int64: its text as it came; else NULL */

@@ -21,11 +21,6 @@ static int64_t whole(const struct json *o, const char *name)
     return json_i64(json_find(o, name), &n) ? n : 0;
 }
 
-static double number(const struct json *o, const char *name)
-{
-    return json_number(json_find(o, name));
-}
-
 static void put_time(struct buf *out, double s)
 {
     int64_t t = s > 0 && s < 1e12 ? (int64_t)s : 0;
@@ -93,20 +88,20 @@ static void put_requests(struct buf *out, const struct json *e)
 static void put_rates(struct buf *out, const struct json *e, const struct json *was)
 {
     const struct json *t = json_find(e, "totals"), *b = json_find(was, "totals");
-    double s = number(e, "uptime_s") - number(was, "uptime_s");
+    double s = json_member_number(e, "uptime_s") - json_member_number(was, "uptime_s");
     if (!b || s <= 0)
         return;
     buf_printf(out, "rates      %.1f prompt tokens/s, %.1f output tokens/s, %.2f requests ended/s\n",
-               (number(t, "prompt_tokens") - number(b, "prompt_tokens")) / s,
-               (number(t, "generation_tokens") - number(b, "generation_tokens")) / s,
-               (number(t, "ended") - number(b, "ended")) / s);
+               (json_member_number(t, "prompt_tokens") - json_member_number(b, "prompt_tokens")) / s,
+               (json_member_number(t, "generation_tokens") - json_member_number(b, "generation_tokens")) / s,
+               (json_member_number(t, "ended") - json_member_number(b, "ended")) / s);
 }
 
 static void put_limits(struct buf *out, const struct json *e)
 {
     int n = 0;
     for (const struct json *j = json_first(json_find(e, "limits")); j; j = json_next(j), n++) {
-        double start = number(json_find(e, "limits_at_start"), json_key(j));
+        double start = json_member_number(json_find(e, "limits_at_start"), json_key(j));
         buf_puts(out, n == 0 ? "limits     " : n == 3 ? ",\n           " : ", ");
         put_plain(out, json_key(j));
         buf_printf(out, " %.10g", json_number(j));
@@ -123,7 +118,7 @@ static void put_queue(struct buf *out, const struct json *e)
         buf_puts(out, "\npriority  waiting  oldest\n");
     for (const struct json *j = json_first(q); j; j = json_next(j))
         buf_printf(out, "%8" PRId64 "  %7" PRId64 "  %.1f s\n", whole(j, "priority"), whole(j, "n"),
-                   number(j, "oldest_s"));
+                   json_member_number(j, "oldest_s"));
     if (json_count(h))
         buf_puts(out, "\nheld now  in all  the policy's reason\n");
     for (const struct json *j = json_first(h); j; j = json_next(j)) {
@@ -153,7 +148,7 @@ static void put_groups(struct buf *out, const struct json *e)
         put_ranks(&ranks, json_find(g, "ranks"));
         put_layout(&layout, json_find(g, "layout"));
         buf_printf(out, "%5" PRId64 "  %-8s  %-19s  %7" PRId64 "  %.3f ms, %" PRId64 " tokens; %s%s\n", whole(g, "id"),
-                   ranks.len ? ranks.data : "", layout.data, whole(g, "running"), number(g, "last_step_ms"),
+                   ranks.len ? ranks.data : "", layout.data, whole(g, "running"), json_member_number(g, "last_step_ms"),
                    whole(g, "last_step_tokens"), doing(g), json_true(json_find(g, "canary")) ? ", of the canary" : "");
         buf_free(&ranks);
         buf_free(&layout);
@@ -173,7 +168,7 @@ static void put_pending(struct buf *out, const struct json *e)
         put_ranks(out, json_find(p, "ranks"));
         buf_puts(out, ", ");
         put_plain(out, json_text(json_find(p, "when")));
-        buf_printf(out, ", waits for %.1f s: ", number(p, "waits_s"));
+        buf_printf(out, ", waits for %.1f s: ", json_member_number(p, "waits_s"));
         put_plain(out, json_text(json_find(p, "reason")));
         buf_putc(out, '\n');
     }
@@ -181,12 +176,12 @@ static void put_pending(struct buf *out, const struct json *e)
 
 static void put_blocks(struct buf *out, const char *name, const struct json *kv, const char *more)
 {
-    double total = number(kv, "total");
+    double total = json_member_number(kv, "total");
     if (!kv)
         return;
     buf_printf(out, "%-7s  %7" PRId64 "  %7" PRId64 "  %7" PRId64 "  %7" PRId64 "  %4.0f%%%s\n", name,
                whole(kv, "held"), whole(kv, "cached"), whole(kv, "free"), whole(kv, "total"),
-               total > 0 ? 100 * number(kv, "held") / total : 0.0, more);
+               total > 0 ? 100 * json_member_number(kv, "held") / total : 0.0, more);
 }
 
 static void put_kv(struct buf *out, const struct json *e)
@@ -211,7 +206,7 @@ int state_page(const struct json *now, const struct json *before, struct buf *ou
         return 0;
     }
     buf_puts(out, "up         ");
-    put_time(out, number(engine, "uptime_s"));
+    put_time(out, json_member_number(engine, "uptime_s"));
     buf_printf(out, "%s; %" PRId64 " connections, %" PRId64 " clients gone before their answer\n",
                json_true(json_find(front, "draining")) ? ", draining" : "", whole(front, "connections"),
                whole(front, "clients_gone"));

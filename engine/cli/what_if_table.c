@@ -41,7 +41,7 @@ static void number_cell(struct buf *out, const struct json *run, const struct ro
 {
     const struct json *v = value_of(run, r);
     char text[CELL + 1] = "-";
-    bool marked = r->timed && json_number(json_find(run, "guessed")) >= MARKED_SHARE;
+    bool marked = r->timed && json_member_number(run, "guessed") >= MARKED_SHARE;
     if (v)
         snprintf(text, sizeof text, "%s%.*f", marked ? "~" : "", r->digits, json_number(v));
     put_cell(out, text);
@@ -127,8 +127,8 @@ int what_if_table(const struct json *answer, struct buf *out, bool *good, struct
     buf_printf(out,
                "Traffic  the last %.1f s that the server keeps, %.0f requests\n"
                "Steps    priced by the %.0f that it ran in that time, with an error of %.1f%% on one of them\n\n",
-               json_number(json_find(window, "seconds")), json_number(json_find(window, "requests")),
-               json_number(json_find(model, "steps")), 100 * json_number(json_find(model, "error")));
+               json_member_number(window, "seconds"), json_member_number(window, "requests"),
+               json_member_number(model, "steps"), 100 * json_member_number(model, "error"));
     put_names(out, live, other);
     put_rows(out, live, other);
     buf_putc(out, '\n');

@@ -7,21 +7,10 @@
 #include "engine/base/json.h"
 #include "engine/command/session.h"
 
-static double number_of(const struct json *j, const char *name)
-{
-    return json_number(json_find(j, name));
-}
-
-static const char *text_of(const struct json *j, const char *name)
-{
-    const char *text = json_text(json_find(j, name));
-    return text ? text : "";
-}
-
 /* Words of a comparison: how sure is it that there is a difference? */
 static void say_chance(const struct json *c)
 {
-    double p = number_of(c, "p"), longer = number_of(c, "canary_longer");
+    double p = json_member_number(c, "p"), longer = json_member_number(c, "canary_longer");
     if (!c)
         printf("\n");
     else if (json_find(c, "enough") && !json_true(json_find(c, "enough")))
@@ -37,8 +26,8 @@ static void say_chance(const struct json *c)
 static void say_count(const struct json *j, const char *field, const char *title)
 {
     const struct json *sides = json_find(j, "sides");
-    printf("%-14s  %12.0f  %12.0f", title, number_of(json_find(sides, "live"), field),
-           number_of(json_find(sides, "canary"), field));
+    printf("%-14s  %12.0f  %12.0f", title, json_member_number(json_find(sides, "live"), field),
+           json_member_number(json_find(sides, "canary"), field));
     say_chance(json_find(json_find(j, "compared"), field));
 }
 
@@ -53,7 +42,7 @@ static void say_times(const struct json *j, const char *measure, const char *tit
                       *canary = json_find(json_find(sides, "canary"), field);
     for (int i = 0; i < 4; i++) {
         snprintf(row, sizeof row, "%s %s", title, of[i]);
-        printf("%-14s  %9.2f ms  %9.2f ms", row, number_of(live, of[i]), number_of(canary, of[i]));
+        printf("%-14s  %9.2f ms  %9.2f ms", row, json_member_number(live, of[i]), json_member_number(canary, of[i]));
         say_chance(i ? NULL : json_find(json_find(j, "compared"), measure));
     }
 }
@@ -63,20 +52,21 @@ static void say_calls(const struct json *j)
     printf("calls of the canary:");
     for (const struct json *v = json_first(json_find(j, "calls")); v; v = json_next(v))
         printf(" %s %.0f", json_key(v), json_number(v));
-    printf("; decided in its stead: %.0f\n", number_of(j, "fallbacks"));
-    if (*text_of(j, "last_error"))
-        printf("last error: %s\n", text_of(j, "last_error"));
+    printf("; decided in its stead: %.0f\n", json_member_number(j, "fallbacks"));
+    if (*json_member_text(j, "last_error"))
+        printf("last error: %s\n", json_member_text(j, "last_error"));
 }
 
 static void print_canary(const struct json *j)
 {
     const struct json *sides = json_find(j, "sides");
-    bool on = strcmp(text_of(j, "state"), "on") == 0;
-    printf("%s (%.12s) beside %s, on", text_of(j, "name"), text_of(j, "sha256"), text_of(j, "beside"));
+    bool on = strcmp(json_member_text(j, "state"), "on") == 0;
+    printf("%s (%.12s) beside %s, on", json_member_text(j, "name"), json_member_text(j, "sha256"),
+           json_member_text(j, "beside"));
     for (const struct json *g = json_first(json_find(j, "groups")); g; g = json_next(g))
         printf("%s %.0f", g == json_first(json_find(j, "groups")) ? " groups" : ",", json_number(g));
-    printf(" (%.0f%% of the ranks), for %.0f s%s%s\n\n", 100 * number_of(j, "share"), number_of(j, "ran_s"),
-           on ? "" : ": ", on ? "" : text_of(j, "why_ended"));
+    printf(" (%.0f%% of the ranks), for %.0f s%s%s\n\n", 100 * json_member_number(j, "share"),
+           json_member_number(j, "ran_s"), on ? "" : ": ", on ? "" : json_member_text(j, "why_ended"));
     printf("%-14s  %12s  %12s\n", "requests", "live", "canary");
     say_count(j, "came", "came");
     say_count(j, "ended", "ended");
@@ -85,8 +75,8 @@ static void print_canary(const struct json *j)
     say_count(j, "aborted", "aborted");
     say_count(j, "preempted", "preempted");
     say_count(j, "output_tokens", "tokens");
-    printf("%-14s  %12.1f  %12.1f\n", "tokens/s", number_of(json_find(sides, "live"), "tokens_per_s"),
-           number_of(json_find(sides, "canary"), "tokens_per_s"));
+    printf("%-14s  %12.1f  %12.1f\n", "tokens/s", json_member_number(json_find(sides, "live"), "tokens_per_s"),
+           json_member_number(json_find(sides, "canary"), "tokens_per_s"));
     say_times(j, "ttft", "TTFT");
     say_times(j, "tpot", "TPOT");
     say_times(j, "queue", "queue");
@@ -98,7 +88,7 @@ static void say_canary(const struct session *s)
     struct json *j = session_json(s);
     if (s->app->opts.as_json)
         session_print(s);
-    else if (!strcmp(text_of(j, "state"), "none"))
+    else if (!strcmp(json_member_text(j, "state"), "none"))
         puts("no policy has decided beside the live one");
     else
         print_canary(j);

@@ -49,7 +49,7 @@ static void print_limits(const struct json *all)
         const struct json *start = json_find(json_find(all, "start"), json_key(j));
         const struct json *range = json_find(json_find(all, "ranges"), json_key(j));
         printf("%-24.24s  %12.13g  %12.13g  %.13g .. %.13g\n", json_key(j), json_number(j), json_number(start),
-               json_number(json_find(range, "least")), json_number(json_find(range, "most")));
+               json_member_number(range, "least"), json_member_number(range, "most"));
     }
 }
 

@@ -14,12 +14,6 @@ static uint64_t number_of(const struct json *j, const char *name)
     return (uint64_t)n;
 }
 
-static const char *text_of(const struct json *j, const char *name)
-{
-    const char *text = json_text(json_find(j, name));
-    return text ? text : "";
-}
-
 static double share_of(uint64_t n, uint64_t of)
 {
     return of ? 100 * (double)n / (double)of : 0;
@@ -37,9 +31,10 @@ static void print_shadow(const struct json *j)
 {
     const struct json *d = json_find(j, "decisions"), *b = json_find(j, "batches"), *a = json_find(j, "arrivals");
     uint64_t compared = number_of(d, "compared"), equal = number_of(d, "equal");
-    bool on = strcmp(text_of(j, "state"), "on") == 0;
-    printf("%s (%.12s) beside %s, for %.0f s%s%s\n", text_of(j, "name"), text_of(j, "sha256"), text_of(j, "beside"),
-           json_number(json_find(j, "ran_s")), on ? "" : ": ", on ? "" : text_of(j, "why_ended"));
+    bool on = strcmp(json_member_text(j, "state"), "on") == 0;
+    printf("%s (%.12s) beside %s, for %.0f s%s%s\n", json_member_text(j, "name"), json_member_text(j, "sha256"),
+           json_member_text(j, "beside"), json_member_number(j, "ran_s"), on ? "" : ": ",
+           on ? "" : json_member_text(j, "why_ended"));
     printf("decisions: %" PRIu64 " compared, %" PRIu64 " the same (%.1f%%), %" PRIu64
            " passed over; another request first in the queue at %" PRIu64 "\n",
            compared, equal, share_of(equal, compared), number_of(d, "passed_over"), number_of(d, "other_first"));
@@ -49,15 +44,15 @@ static void print_shadow(const struct json *j)
            number_of(b, "shadow"));
     printf("arrivals: %" PRIu64 ", of which %" PRIu64 " are let in, refused or held by both\n", number_of(a, "n"),
            number_of(a, "alike"));
-    printf("cost: %.1f us a decision, %.2f%% of the time\n", json_number(json_find(j, "call_us")),
-           100 * json_number(json_find(j, "share")));
-    if (*text_of(j, "last_error"))
-        printf("last error: %s\n", text_of(j, "last_error"));
+    printf("cost: %.1f us a decision, %.2f%% of the time\n", json_member_number(j, "call_us"),
+           100 * json_member_number(j, "share"));
+    if (*json_member_text(j, "last_error"))
+        printf("last error: %s\n", json_member_text(j, "last_error"));
     print_counts(json_find(j, "verbs"));
     for (const struct json *x = json_first(json_find(j, "differences")); x; x = json_next(x))
-        printf("after %.3f s, step %" PRIu64 "\n  live:   %s\n  shadow: %s\n", json_number(json_find(x, "at_s")),
-               number_of(x, "step"), *text_of(x, "live") ? text_of(x, "live") : "nothing more",
-               *text_of(x, "shadow") ? text_of(x, "shadow") : "nothing more");
+        printf("after %.3f s, step %" PRIu64 "\n  live:   %s\n  shadow: %s\n", json_member_number(x, "at_s"),
+               number_of(x, "step"), *json_member_text(x, "live") ? json_member_text(x, "live") : "nothing more",
+               *json_member_text(x, "shadow") ? json_member_text(x, "shadow") : "nothing more");
 }
 
 static void say_shadow(const struct session *s)
@@ -65,7 +60,7 @@ static void say_shadow(const struct session *s)
     struct json *j = json_parse(s->answer.body.data ? s->answer.body.data : "", s->answer.body.len, NULL, NULL);
     if (s->app->opts.as_json)
         session_print(s);
-    else if (!strcmp(text_of(j, "state"), "none"))
+    else if (!strcmp(json_member_text(j, "state"), "none"))
         puts("no policy was asked beside the live one");
     else
         print_shadow(j);

@@ -174,11 +174,11 @@ static void put_policy_notes(const struct simulate_run *run, int node, struct bu
         buf_printf(out, "%s%s: the native policy decided %.0f of %llu scheduling points in its place; last: %.200s\n",
                    run->label, where, n, (unsigned long long)p->n_decisions,
                    json_text(json_find(policy, "last_error")));
-    if (json_number(json_find(policy, "withdrawn")) > 0)
+    if (json_member_number(policy, "withdrawn") > 0)
         buf_printf(out,
                    "%s%s: it was withdrawn for its strikes, as it would be in serve, and %s decided from then on%s\n",
                    run->label, where, json_text(json_find(json_find(policy, "active"), "name")),
-                   json_number(json_find(by, "starved")) > 0
+                   json_member_number(by, "starved") > 0
                        ? " (--starvation-seconds sets how long a request may wait beside room)"
                        : "");
     json_free(state);

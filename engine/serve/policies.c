@@ -114,21 +114,16 @@ static void begin_probation(struct policies *p, bool judged)
     p->settled = false;
 }
 
-static const char *text_of(const struct json *j, const char *key)
-{
-    const char *text = json_text(json_find(j, key));
-    return text ? text : "";
-}
-
 void policies_now_live(struct policies *p, const char *state, size_t n)
 {
     struct json *j = json_parse(state, n, NULL, NULL);
     const struct json *active = json_find(j, "active"), *previous = json_find(j, "previous");
     if (json_text(json_find(active, "name"))) {
-        book_live(p->ledger->book, text_of(active, "name"), text_of(active, "sha256"), text_of(previous, "sha256"));
+        book_live(p->ledger->book, json_member_text(active, "name"), json_member_text(active, "sha256"),
+                  json_member_text(previous, "sha256"));
         keep_params(p, set_params(json_find(active, "params")));
-        watch_file_of(p, text_of(active, "name"), text_of(active, "libs"));
-        begin_probation(p, strcmp(text_of(json_find(j, "probation"), "state"), "on") == 0);
+        watch_file_of(p, json_member_text(active, "name"), json_member_text(active, "libs"));
+        begin_probation(p, strcmp(json_member_text(json_find(j, "probation"), "state"), "on") == 0);
     }
     json_free(j);
 }
@@ -200,25 +195,27 @@ void policies_params(struct policies *p, const char *actor, const char *given, c
 static void note_change(struct policies *p, const struct json *j)
 {
     const struct json *from = json_find(j, "from"), *to = json_find(j, "to");
-    bool again = strcmp(text_of(j, "event"), "retry") == 0, rests = json_true(json_find(j, "rests"));
-    struct audit_entry a =
-        ledger_entry("engine", again ? "retry" : "withdraw", text_of(again ? to : from, "name"), text_of(to, "sha256"));
-    snprintf(a.from, sizeof a.from, "%s", text_of(from, "sha256"));
-    snprintf(a.reason, sizeof a.reason, "%s", text_of(j, "reason"));
+    bool again = strcmp(json_member_text(j, "event"), "retry") == 0, rests = json_true(json_find(j, "rests"));
+    struct audit_entry a = ledger_entry("engine", again ? "retry" : "withdraw",
+                                        json_member_text(again ? to : from, "name"), json_member_text(to, "sha256"));
+    snprintf(a.from, sizeof a.from, "%s", json_member_text(from, "sha256"));
+    snprintf(a.reason, sizeof a.reason, "%s", json_member_text(j, "reason"));
     if (!again)
         snprintf(a.result, sizeof a.result, "%s", rests ? "rests" : "quarantined");
     ledger_note(p->ledger, &a, NULL);
-    book_live(p->ledger->book, text_of(to, "name"), text_of(to, "sha256"), again ? text_of(from, "sha256") : "");
+    book_live(p->ledger->book, json_member_text(to, "name"), json_member_text(to, "sha256"),
+              again ? json_member_text(from, "sha256") : "");
     keep_params(p, set_params(json_find(to, "params")));
-    watch_file_of(p, text_of(to, "name"), text_of(to, "libs"));
+    watch_file_of(p, json_member_text(to, "name"), json_member_text(to, "libs"));
     begin_probation(p, json_true(json_find(j, "probation")));
 }
 
 /* Of a shadow or a canary. */
 static void note_end_beside(struct policies *p, const struct json *j)
 {
-    struct audit_entry a = ledger_entry("engine", text_of(j, "event"), text_of(j, "name"), text_of(j, "sha256"));
-    snprintf(a.reason, sizeof a.reason, "%s", text_of(j, "reason"));
+    struct audit_entry a = ledger_entry("engine", json_member_text(j, "event"), json_member_text(j, "name"),
+                                        json_member_text(j, "sha256"));
+    snprintf(a.reason, sizeof a.reason, "%s", json_member_text(j, "reason"));
     log_info("policy", "%s (%.12s) decides no more beside the live policy: %s", a.policy, a.to, a.reason);
     ledger_note(p->ledger, &a, NULL);
 }
@@ -226,10 +223,12 @@ static void note_end_beside(struct policies *p, const struct json *j)
 void policies_event(struct policies *p, const char *text, size_t n)
 {
     struct json *j = json_parse(text, n, NULL, NULL);
-    if (strcmp(text_of(j, "event"), "shadow-end") == 0 || strcmp(text_of(j, "event"), "canary-end") == 0) {
+    if (strcmp(json_member_text(j, "event"), "shadow-end") == 0 ||
+        strcmp(json_member_text(j, "event"), "canary-end") == 0) {
         note_end_beside(p, j);
-    } else if (strcmp(text_of(j, "event"), "commit") == 0) { /* it stays, and settle() makes it the last good one */
-        snprintf(p->proof, sizeof p->proof, "%s", text_of(j, "reason"));
+    } else if (strcmp(json_member_text(j, "event"), "commit") ==
+               0) { /* it stays, and settle() makes it the last good one */
+        snprintf(p->proof, sizeof p->proof, "%s", json_member_text(j, "reason"));
         p->judged = false;
     } else {
         note_change(p, j);

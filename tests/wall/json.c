@@ -242,6 +242,14 @@ static void test_members(void **state)
     json_put_member(&b, "e", "");
     buf_putc(&b, '}');
     assert_true(buf_equals(&b, "{\"a\":\"x\\\"y\",\"b\":0.5,\"c\":[{\"d\":null}],\"e\":\"\"}"));
+    struct json *j = json_parse(b.data, b.len, NULL, NULL);
+    assert_string_equal(json_member_text(j, "a"), "x\"y");
+    assert_string_equal(json_member_text(j, "b"), ""); /* no text; and none of that name, and no object */
+    assert_string_equal(json_member_text(j, "z"), "");
+    assert_string_equal(json_member_text(json_find(j, "a"), "a"), "");
+    assert_true(json_member_number(j, "b") == 0.5 && json_member_number(j, "a") == 0 &&
+                json_member_number(NULL, "b") == 0);
+    json_free(j);
     buf_free(&b);
 }
 

@@ -118,7 +118,7 @@ void advise_take_result(struct candidate *c, struct job *x)
     x->failure = NULL;
     if (!run)
         return;
-    c->known = json_number(json_find(json_find(run, "policy"), "withdrawn")) <= 0;
+    c->known = json_member_number(json_find(run, "policy"), "withdrawn") <= 0;
     if (!c->known && !c->failure)
         c->failure = mem_strdup("its policy was withdrawn");
     c->value[GOAL_THROUGHPUT] = member(run, "throughput", NULL);

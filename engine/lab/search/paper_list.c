@@ -199,7 +199,7 @@ static int read_pool(const struct json *o, const struct sim_machine *m, struct f
                      struct err *e)
 {
     const char *order = json_text(json_find(o, "pool_order"));
-    double gbps = json_number(json_find(o, "link_gbps"));
+    double gbps = json_member_number(o, "link_gbps");
     int n = whole_of(o, "pool_devices", 0), shares = s->weights.shares > 1 ? s->weights.shares : 1;
     if (!n)
         return 0;
@@ -360,7 +360,7 @@ static int look_up(void *ctx, const char *name, double *out, struct err *e)
         return err_set(e, x->failure ? E_INPUT : E_GONE, "%s.%s: %s", r->name, r->policy,
                        x->failure ? x->failure : "was not run");
     const struct json *run = json_first(json_find(x->result, "runs"));
-    if (json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0)
+    if (json_member_number(json_find(run, "policy"), "withdrawn") > 0)
         return err_set(e, E_POLICY, "%s.%s: the policy was withdrawn for its strikes, so this is another one's",
                        r->name, r->policy);
     const struct json *found = metric_of(run, metric);

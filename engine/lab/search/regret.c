@@ -164,12 +164,12 @@ static void take_result(struct regret *g, struct run *r, struct job *x)
         r->known = tune_metric_of(&g->metrics[m], run, &r->values[m]) && r->known;
     if (!r->known && !r->failure)
         r->failure = mem_strdup("no request came so far that what is asked for could be measured");
-    r->finished = json_number(json_find(run, "finished"));
-    r->n_requests = json_number(json_find(run, "requests"));
-    r->seconds = json_number(json_find(run, "seconds"));
-    r->outside = json_number(json_find(json_find(run, "outside"), "share"));
-    r->withdrawn = json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0;
-    g->n_ranks = (int)json_number(json_find(x->result, "ranks"));
+    r->finished = json_member_number(run, "finished");
+    r->n_requests = json_member_number(run, "requests");
+    r->seconds = json_member_number(run, "seconds");
+    r->outside = json_member_number(json_find(run, "outside"), "share");
+    r->withdrawn = json_member_number(json_find(run, "policy"), "withdrawn") > 0;
+    g->n_ranks = (int)json_member_number(x->result, "ranks");
     if (r->known && !r->withdrawn && r->finished > g->most_finished)
         g->most_finished = r->finished;
 }

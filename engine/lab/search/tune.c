@@ -69,7 +69,7 @@ static void take_result(struct search *s, struct point *p, struct job *x)
                                   &p->values[i]);
     if (run && !p->known && !p->failure)
         p->failure = mem_strdup("no request came so far that what is asked for could be measured");
-    double finished = json_number(json_find(run, "finished"));
+    double finished = json_member_number(run, "finished");
     p->excess = 0;
     for (int i = 0; i < s->n_bounds && p->known; i++)
         p->excess += tune_bound_excess(&s->bounds[i], p->values[s->n_objectives + i]);
@@ -77,8 +77,8 @@ static void take_result(struct search *s, struct point *p, struct job *x)
         s->n_finished = finished;
     if (p->whole && finished < s->n_finished)
         p->excess += 1 - finished / s->n_finished;
-    p->outside = json_number(json_find(json_find(run, "outside"), "share"));
-    p->withdrawn = json_number(json_find(json_find(run, "policy"), "withdrawn")) > 0;
+    p->outside = json_member_number(json_find(run, "outside"), "share");
+    p->withdrawn = json_member_number(json_find(run, "policy"), "withdrawn") > 0;
     p->excess += p->withdrawn; /* what was measured is another policy's */
 }
 

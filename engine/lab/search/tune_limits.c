@@ -23,23 +23,17 @@ static const struct row {
     [UNIT_STAGES] = {"the ranks there are", offsetof(struct tune_limits, ranks), 1, true},
 };
 
-static double number_of(const struct json *j, const char *key)
-{
-    const struct json *v = json_find(j, key);
-    return json_type(v) == JSON_NUMBER ? json_number(v) : 0;
-}
-
 void tune_limits_read(struct tune_limits *l, const struct json *result, double trace_requests, double trace_tokens)
 {
     const struct json *limits = json_find(result, "limits");
-    *l = (struct tune_limits){.step_tokens = number_of(limits, "max_num_batched_tokens"),
-                              .step_requests = number_of(limits, "max_num_seqs"),
-                              .request_tokens = number_of(limits, "max_model_len"),
-                              .ranks = number_of(result, "ranks"),
+    *l = (struct tune_limits){.step_tokens = json_member_number(limits, "max_num_batched_tokens"),
+                              .step_requests = json_member_number(limits, "max_num_seqs"),
+                              .request_tokens = json_member_number(limits, "max_model_len"),
+                              .ranks = json_member_number(result, "ranks"),
                               .requests = trace_requests,
                               .tokens = trace_tokens,
-                              .seconds = number_of(json_first(json_find(result, "runs")), "seconds")};
-    l->blocks = l->ranks * number_of(result, "kv_blocks");
+                              .seconds = json_member_number(json_first(json_find(result, "runs")), "seconds")};
+    l->blocks = l->ranks * json_member_number(result, "kv_blocks");
 }
 
 bool tune_unit_is_limited(enum unit u)

@@ -79,7 +79,7 @@ static void pulse_came(void *ctx, const struct call_reply *r)
     if (r->code)
         return;
     struct json *j = json_parse(r->text, r->n, NULL, NULL);
-    ev->newest_switch = (uint64_t)json_number(json_find(j, "newest_switch"));
+    ev->newest_switch = (uint64_t)json_member_number(j, "newest_switch");
     json_free(j);
     events_tell(ev, "pulse", r->text, r->n);
 }

@@ -61,7 +61,7 @@ struct runs {
 static void foretell_stretches(const struct runs *r, struct walk w, struct predicted_change *out)
 {
     struct walk came = begin(r->live, r->other, "by_arrival", "n");
-    double bin_s = json_number(json_find(json_find(r->live, "series"), "bin_s")), long_s = 0, n = 0;
+    double bin_s = json_member_number(json_find(r->live, "series"), "bin_s"), long_s = 0, n = 0;
     struct pair p = {0};
     came.has_weights = false;
     while (bin_s > 0 && came.value[0] && step(&w, &p)) {
@@ -85,7 +85,7 @@ static void foretell(const struct runs *r, struct walk w, const struct json *of_
 {
     double a = json_number(of_live), b = json_number(of_other);
     *out = (struct predicted_change){0};
-    if (a <= 0 || b <= 0 || json_number(json_find(r->live, "finished")) < LEAST_REQUESTS)
+    if (a <= 0 || b <= 0 || json_member_number(r->live, "finished") < LEAST_REQUESTS)
         return;
     out->change = out->least = out->most = b / a - 1;
     out->n_stretches = 1;
@@ -102,7 +102,7 @@ static double guessed_share(const struct json *run)
 {
     double share = 0;
     for (const struct json *g = json_first(json_find(json_find(run, "recording"), "guesses")); g; g = json_next(g))
-        share += json_number(json_find(g, "time"));
+        share += json_member_number(g, "time");
     return share < 1 ? share : 1;
 }
 
@@ -114,6 +114,6 @@ void whatif_foretell(const struct json *live, const struct json *other, double s
     foretell(&r, begin(live, other, "series", "throughput"), json_find(live, "throughput"),
              json_find(other, "throughput"), &out->changes[PREDICTED_THROUGHPUT]);
     out->is_made = true;
-    out->n_requests = json_number(json_find(live, "requests"));
+    out->n_requests = json_member_number(live, "requests");
     out->guessed = guessed_share(other);
 }

@@ -19,7 +19,7 @@ static void put_latency(struct buf *out, const struct json *run, const char *nam
 {
     static const char *const points[] = {"mean", "p50", "p90", "p99"};
     const struct json *l = json_find(run, name);
-    buf_printf(out, ",\"%s\":{\"n\":%.0f", name, json_number(json_find(l, "n")));
+    buf_printf(out, ",\"%s\":{\"n\":%.0f", name, json_member_number(l, "n"));
     for (int i = 0; i < 4; i++)
         pass(out, points[i], json_find(l, points[i]));
     buf_putc(out, '}');
@@ -57,7 +57,7 @@ static void put_curves(struct buf *out, const struct json *run)
     int per = (int)((n + WHATIF_POINTS - 1) / WHATIF_POINTS);
     per = per > 0 ? per : 1;
     buf_puts(out, ",\"curve\":{\"bin_s\":");
-    json_put_double(out, json_number(json_find(series, "bin_s")) * per);
+    json_put_double(out, json_member_number(series, "bin_s") * per);
     put_curve(out, "ttft_ms", json_find(by, "ttft_ms"), json_find(by, "n"), per);
     put_curve(out, "tpot_ms", json_find(by, "tpot_ms"), json_find(by, "n"), per);
     put_curve(out, "throughput", json_find(series, "throughput"), NULL, per);
@@ -79,7 +79,7 @@ static double guessed_share(const struct json *run)
 {
     double share = 0;
     for (const struct json *g = json_first(json_find(json_find(run, "recording"), "guesses")); g; g = json_next(g))
-        share += json_number(json_find(g, "time"));
+        share += json_member_number(g, "time");
     return share;
 }
 
@@ -102,8 +102,7 @@ static void put_run(struct buf *out, const char *key, const struct whatif_policy
     put_latency(out, run, "completion_ms");
     json_put_member_double(out, "guessed", guessed_share(run));
     pass(out, "guesses", json_find(json_find(run, "recording"), "guesses"));
-    buf_printf(out, ",\"errors\":%.0f,\"withdrawn\":%.0f,", n_fallbacks(run),
-               json_number(json_find(policy, "withdrawn")));
+    buf_printf(out, ",\"errors\":%.0f,\"withdrawn\":%.0f,", n_fallbacks(run), json_member_number(policy, "withdrawn"));
     json_put_member(out, "last_error", json_text(error) ? json_text(error) : "");
     put_curves(out, run);
     buf_putc(out, '}');
@@ -128,8 +127,8 @@ static int put_problems(struct buf *out, const struct json *run)
     const struct json *policy = json_find(run, "policy");
     const char *error = json_text(json_find(policy, "last_error")),
                *next = json_text(json_find(json_find(policy, "active"), "name"));
-    double fallbacks = n_fallbacks(run), withdrawn = json_number(json_find(policy, "withdrawn")),
-           decisions = json_number(json_find(run, "decisions")), left = json_number(json_find(run, "unfinished"));
+    double fallbacks = n_fallbacks(run), withdrawn = json_member_number(policy, "withdrawn"),
+           decisions = json_member_number(run, "decisions"), left = json_member_number(run, "unfinished");
     char text[600];
     struct texts l = {.out = out};
     buf_puts(out, ",\"problems\":[");
