@@ -131,16 +131,23 @@ void prediction_compare(const struct prediction *p, const struct what_came *w, s
 
 /* ---- words */
 
+/* In whole percent, and nothing is +0. */
+static double percent(double change)
+{
+    return round(100 * change) + 0.0;
+}
+
 static void put_figure(char *out, size_t cap, enum predicted which, const struct predicted_change *p,
                        const struct came_out_change *c)
 {
     static const char *const names[] = {"TTFT", "TPOT", "throughput"};
-    int n = snprintf(out, cap, "%s %+.0f%%", names[which], 100 * c->change);
+    int n = snprintf(out, cap, "%s %+.0f%%", names[which], percent(c->change));
     if (c->how != CAME_AS_PREDICTED)
-        n += snprintf(out + n, cap - (size_t)n, " (95%% sure of %+.0f%% to %+.0f%%)", 100 * c->least, 100 * c->most);
-    n += snprintf(out + n, cap - (size_t)n, ", predicted %+.0f%%", 100 * p->change);
+        n += snprintf(out + n, cap - (size_t)n, " (95%% sure of %+.0f%% to %+.0f%%)", percent(c->least),
+                      percent(c->most));
+    n += snprintf(out + n, cap - (size_t)n, ", predicted %+.0f%%", percent(p->change));
     if (c->how != CAME_AS_PREDICTED && p->most > p->least)
-        snprintf(out + n, cap - (size_t)n, " (%+.0f%% to %+.0f%%)", 100 * p->least, 100 * p->most);
+        snprintf(out + n, cap - (size_t)n, " (%+.0f%% to %+.0f%%)", percent(p->least), percent(p->most));
 }
 
 void prediction_words(const struct prediction *p, const struct prediction_seen *s, char out[PREDICTION_WORDS])

@@ -26,9 +26,10 @@ static void say_chance(const struct json *c)
 static void say_count(const struct json *j, const char *field, const char *title)
 {
     const struct json *sides = json_find(j, "sides");
-    printf("%-14s  %12.0f  %12.0f", title, json_member_number(json_find(sides, "live"), field),
-           json_member_number(json_find(sides, "canary"), field));
-    say_chance(json_find(json_find(j, "compared"), field));
+    double live = json_member_number(json_find(sides, "live"), field),
+           canary = json_member_number(json_find(sides, "canary"), field);
+    printf("%-14s  %12.0f  %12.0f", title, live, canary);
+    say_chance(live || canary ? json_find(json_find(j, "compared"), field) : NULL);
 }
 
 /* Rows of mean and quantiles; the first has what the difference is worth. */
@@ -89,7 +90,7 @@ static void say_canary(const struct session *s)
     if (s->app->opts.as_json)
         session_print(s);
     else if (!strcmp(json_member_text(j, "state"), "none"))
-        puts("no policy has decided beside the live one");
+        puts("no policy has been a canary since the start");
     else
         print_canary(j);
     json_free(j);

@@ -154,8 +154,9 @@ static void engine_answered(void *ctx, const struct call_reply *r)
     struct policies *p = o->policies;
     char text[400], before[65];
     if (r->code) {
-        /* Reasons of the script itself begin with its file and line; those of the engine get the file. */
-        bool placed = strstr(r->text, ".lua:") != NULL;
+        /* Reasons of the script itself begin with its file and line; those of the engine get the file, unless they are
+         * about what goes with it: groups of a canary. */
+        bool placed = strstr(r->text, ".lua:") != NULL || (o->kind == ORDER_CANARY && r->code == E_INPUT);
         snprintf(text, sizeof text, "%s%s%.300s", placed ? "" : o->name, placed ? "" : ".lua:1: ", r->text);
         refuse(o, event_of(o), "refused", ORDER_INIT_ERROR, text);
         return;
@@ -438,7 +439,7 @@ static void begin_activate(struct order *o)
     if (o->asked[0])
         rc = book_resolve(b, o->name, o->asked, &v, &e);
     else if ((v = book_newest(b, o->name)) == NULL)
-        rc = err_set(&e, E_NOTFOUND, "no version of the policy %s is kept", o->name);
+        rc = err_set(&e, E_NOTFOUND, "no version of the policy %s is kept; send its file, or push it first", o->name);
     if (rc)
         end_with(o, rc == E_NOTFOUND ? ORDER_UNKNOWN : ORDER_UNCLEAR, e.text);
     else

@@ -91,7 +91,7 @@ def write(folder, name, text):
 def it_is_begun_shown_and_ended(folder):
     picky = write(folder, "picky.lua", PICKY)
     with Site(os.path.join(folder, "state"), *RANKS) as s:
-        assert run(s) == (0, "no policy has decided beside the live one\n", "")
+        assert run(s) == (0, "no policy has been a canary since the start\n", "")
         code, _, err = run(s, "--end")
         assert code == 1 and "no canary runs" in err, err
         ids = groups(s)
@@ -182,7 +182,9 @@ def what_cannot_be_is_refused(folder):
             ("?groups=" + ",".join(map(str, ids)), 400, "policy_start_failed", "keeps a group at least"),
         ):
             got, text = s.ask("POST", "/admin/policies/a/canary" + query, FCFS)
-            assert got == status and json.loads(text)["error"]["code"] == code and says in text, (query, got, text)
+            error = json.loads(text)["error"]
+            assert got == status and error["code"] == code and says in text, (query, got, text)
+            assert ".lua:" not in error["message"], error  # it is no line of the policy that is wrong
         assert report(s) == {"state": "none"}
         s.end()
 

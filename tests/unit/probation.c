@@ -284,6 +284,17 @@ static void quantiles_are_ranks(void **state)
     }
 }
 
+/* Nothing is +0%, from whichever side it is rounded. */
+static void words_have_no_negative_nothing(void **state)
+{
+    (void)state;
+    struct prediction p = {.is_made = true, .changes[PREDICTED_TPOT] = {-0.001, -0.004, 0.001, 3}};
+    struct prediction_seen s = {CAME_WORSE, {[PREDICTED_TPOT] = {CAME_WORSE, true, 0.304, -0.0049, 0.6, 1e-6}}};
+    char words[PREDICTION_WORDS];
+    prediction_words(&p, &s, words);
+    assert_string_equal(words, "worse than predicted: TPOT +30% (95% sure of +0% to +60%), predicted +0% (+0% to +0%)");
+}
+
 /* ---- nothing has changed */
 
 static struct scene any_null(struct rng *r, uint64_t seed)
@@ -532,6 +543,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tails_are_those_of_sums_and_draws),
         cmocka_unit_test(quantiles_are_ranks),
+        cmocka_unit_test(words_have_no_negative_nothing),
         cmocka_unit_test(chance_is_no_reason),
         cmocka_unit_test(harm_is_found_and_named),
         cmocka_unit_test(what_was_predicted_is_no_miss),

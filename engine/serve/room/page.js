@@ -269,7 +269,7 @@ function drawNow(it) {
 
 const LIMITS = {
   max_num_seqs: ["Requests that run at once", ""], max_num_batched_tokens: ["Token budget of a step", "tokens"],
-  max_num_queued_reqs: ["Requests that may wait, 0: 65536", ""], max_num_queued_tokens: ["Prompt tokens that may wait, 0: all", "tokens"],
+  max_num_queued_reqs: ["Requests that may wait, 0: as many as can be", ""], max_num_queued_tokens: ["Prompt tokens that may wait, 0: all", "tokens"],
   max_park_seconds: ["Keep the KV of a preempted one for", "s"], starvation_seconds: ["Starved after, 0: never", "s"],
 };
 let limits = null; // what GET /admin/limits said: the names, what each may be, and what it was at the start
@@ -394,6 +394,7 @@ function drawPolicy(it) {
   say("p-error", p.last_error || "none");
   const state = `${a.sha256} ${JSON.stringify(a.params)}`;
   if (state === shown || $("params").contains(document.activeElement)) return;
+  if (!state.startsWith(shown.slice(0, 64))) say("params-said", ""); // what was said is of another policy
   shown = state;
   $("params").replaceChildren(...Object.entries(a.params ?? {}).map(([name, one]) => field(name, one)));
 }
