@@ -504,12 +504,17 @@ static void metrics(void *ctx, const char *labels, struct buf *out)
                    counts[i].name, (unsigned long long)counts[i].n);
 }
 
-/* The spare has loaded it by now, or is about to have: its turn. */
+/* The spare has loaded it by now, or is about to have: its turn. Where both were killed at once, by whoever wants
+ * memory back, one more is born. */
 static int renew(void *ctx, struct err *e)
 {
     struct apart *a = ctx;
     struct talk t = about(a, 2000000000);
     nursery_end(a->nursery, &a->live, NULL, 0);
+    if (!born_lives(&a->spare)) {
+        nursery_end(a->nursery, &a->spare, NULL, 0);
+        bear_spare(a);
+    }
     a->live = a->spare;
     a->spare = (struct born){.pidfd = -1};
     a->resting = false;
