@@ -186,6 +186,8 @@ static enum ending take_tokens(struct engine *engine, struct request *r, const s
         ASSERT(r->n_tokens == before + 1 + m->right);
         draft_take_made(engine->world.drafts, r, m);
     }
+    if (how == END_NONE)
+        draft_said(engine->world.drafts, r);
     return how;
 }
 

@@ -228,7 +228,10 @@ static const char *check_estimate_options(lua_State *L, int arg, const struct wo
         luaL_error(L, "options like { ffn = \"cas\" } are expected, not a %s", luaL_typename(L, arg));
     verb_check_fields(L, arg, "the options of view.estimate", names, 3);
     size->n_micro = step_option(L, arg, "micro", MOST_MICRO, 0);
-    step_size_draft(size, step_option(L, arg, "drafts", MOST_ESTIMATED_DRAFTS, 0));
+    int drafts = step_option(L, arg, "drafts", MOST_ESTIMATED_DRAFTS, 0);
+    if (drafts && !w->drafts)
+        return "nothing is drafted here";
+    step_size_draft(size, drafts);
     return verb_ffn_option(L, arg, w, size);
 }
 
@@ -254,7 +257,7 @@ int view_estimate_draft(lua_State *L)
 }
 
 /* view.estimate(group, layout, batch | tokens [, { ffn =, micro =, drafts = }]): ms, and the number of steps of the
- * layout (that treat FFN layers so) that this rests on; or nil and why the layout cannot run. */
+ * layout (that treat FFN layers so) that this rests on; or nil and why the layout cannot run, or no draft token. */
 int view_estimate(lua_State *L)
 {
     struct layout l;

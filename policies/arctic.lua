@@ -39,12 +39,13 @@ end
 local MORE = { drafts = 1 }
 
 -- What a row more costs if all draft, in tokens of this batch, how many tokens it has in a ms, and the steps that this
--- rests on; nil: there is no telling.
+-- rests on; nil: there is no telling, or nothing is drafted here.
 local function price_of(view, group, batch, p)
   MORE.drafts = math.max(math.min(p.most * batch.n_decodes, p.budget - batch.tokens), 1)
-  local now, seen = view.estimate(group, nil, batch)
   local more = view.estimate(group, nil, batch, MORE)
-  if not now or not more or now <= 0 then return nil end
+  if not more then return nil end
+  local now, seen = view.estimate(group, nil, batch)
+  if not now or now <= 0 then return nil end
   local rate = batch.n_decodes / now
   return { price = (1 + p.margin) * math.max(more - now, 0) / MORE.drafts * rate, rate = rate, seen = seen }
 end
@@ -88,6 +89,13 @@ local function draft_for(running, i, most, price, making, act, p)
   return keep, by ~= "model" and score or 0
 end
 
+-- Looking takes microseconds, and in a large batch it is many who are looked at: there, whose guesses were not right
+-- mostly take turns.
+local function has_turn(running, i, n_decodes, p)
+  if running.accepted[i] > running.rejected[i] then return true end
+  return (i + running.output[i]) % math.ceil(n_decodes / p.looks) == 0
+end
+
 -- Nobody has more than its share of the rows that are left. A draft model guesses for the next step, for whom text said
 -- before does not do as well (Arctic Inference takes its suffix guess when that is as long), and is asked only if what
 -- it takes pays: more the fewer they are who ask.
@@ -99,7 +107,9 @@ local function draft(view, act, group, batch, p)
   for i = 1, running.n do
     if running.group[i] == group.id and running.remaining[i] == 1 and running.output[i] > 0 then
       local share, keep, score = math.floor((p.budget - batch.tokens) / math.max(left, 1)), 0, 0
-      if share > 0 then keep, score = draft_for(running, i, math.min(p.most, share), row.price, making, act, p) end
+      if share > 0 and has_turn(running, i, batch.n_decodes, p) then
+        keep, score = draft_for(running, i, math.min(p.most, share), row.price, making, act, p)
+      end
       if making and score < worth_making(view, group, batch, i, making, p) then
         asking[#asking + 1] = { row = i, keep = keep }
       end
@@ -147,6 +157,10 @@ return {
       default = 32, min = 1, type = "integer", unit = "tokens",
       doc = "one draft token every so many, or fewer, for a request whose guesses are mostly wrong",
     },
+    looks = {
+      default = 16, min = 1, type = "integer", unit = "requests/step",
+      doc = "requests that a guess is looked for in a step, beside those whose guesses are mostly right",
+    },
     budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
@@ -187,6 +201,16 @@ return {
         },
       }
       assert(plan[1].drafts == 0 and plan[2].drafts == 0)
+    end,
+
+    ["in a large batch whose guesses are not right take turns"] = function(t)
+      local running = {}
+      for i = 1, 8 do running[i] = { prompt = 40, max_tokens = 90, output = 9, accepted = i == 2 and 9 or 0 } end
+      local plan = t.step {
+        params = { looks = 2 }, running = running,
+        measured = { { tokens = 8, ms = 10, n = 50 }, { tokens = 136, ms = 10.1, n = 50 } },
+      }
+      for i = 1, 8 do assert((plan[i].drafts > 0) == (i == 2 or (i + 9) % 4 == 0), i) end
     end,
 
     ["a tree gets as many rows as pay"] = function(t)

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/latch.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/monitor.h"
@@ -26,6 +27,7 @@ struct own {
     int32_t *text;           /* to begin with */
     int matched, matched_at; /* how long a match others had, and of how many of its tokens that was the end */
     bool made, left;         /* left: its request has ended */
+    bool asked;              /* a guess was asked for since the request said something */
 };
 
 /* One kind of message for both ways. */
@@ -56,7 +58,7 @@ struct suffix {
     int n_out;                /* messages that come back */
     int64_t unasked;          /* requests that came since a policy asked */
     /* shared */
-    struct monitor *lock;
+    struct latch lock;
     struct suffix_cache *cache;
 };
 
@@ -86,18 +88,18 @@ static void make(struct own *o)
 
 static bool next_slice(struct suffix *s)
 {
-    monitor_lock(s->lock);
+    latch_wait(&s->lock);
     bool more = suffix_cache_work(s->cache);
-    monitor_unlock(s->lock);
+    latch_release(&s->lock);
     return more;
 }
 
 static void take(void *ctx, const char *tenant, const int32_t *tokens, int n)
 {
     struct suffix *s = ctx;
-    monitor_lock(s->lock);
+    latch_wait(&s->lock);
     suffix_cache_add(s->cache, tenant, tokens, n);
-    monitor_unlock(s->lock);
+    latch_release(&s->lock);
     while (next_slice(s))
         ;
 }
@@ -111,9 +113,9 @@ static void remember(struct suffix *s, const struct message *m)
 
 static void empty(struct suffix *s)
 {
-    monitor_lock(s->lock);
+    latch_wait(&s->lock);
     suffix_cache_empty(s->cache);
-    monitor_unlock(s->lock);
+    latch_release(&s->lock);
     while (next_slice(s))
         ;
 }
@@ -152,9 +154,9 @@ static void move_file(struct suffix *s, const struct message *m)
 
 static void set_rule(struct suffix *s, enum draft_evict rule)
 {
-    monitor_lock(s->lock);
+    latch_wait(&s->lock);
     suffix_cache_set_rule(s->cache, rule);
-    monitor_unlock(s->lock);
+    latch_release(&s->lock);
 }
 
 static void work(void *arg)
@@ -272,12 +274,21 @@ static void catch_up(struct suffix *s, struct own *o, const struct request *r)
     s->n_own += n;
 }
 
+/* Who was asked about in the last step will be in the next one. */
+static void said(void *ctx, const struct request *r, void *note)
+{
+    struct own *o = note;
+    if (o->made && o->asked)
+        catch_up(ctx, o, r);
+    o->asked = false;
+}
+
 static void guess_by_others(struct suffix *s, const struct request *r, struct suffix_want want, struct suffix_guess *g)
 {
-    if (!monitor_try(s->lock))
+    if (!latch_try(&s->lock))
         return;
     suffix_cache_guess(s->cache, r->spec->tenant, r->tokens, r->n_tokens, want, g);
-    monitor_unlock(s->lock);
+    latch_release(&s->lock);
 }
 
 static void guess_shape(struct suffix *s, const struct request *r, void **note, struct suffix_want want,
@@ -290,6 +301,7 @@ static void guess_shape(struct suffix *s, const struct request *r, void **note, 
     if (!*note)
         begin_own(s, r, note);
     struct own *o = *note;
+    o->asked = true;
     if (o->made) {
         catch_up(s, o, r);
         suffix_tree_guess_own(o->tree, &want, &mine);
@@ -332,6 +344,7 @@ void suffix_source(struct suffix *s, struct draft_source *to)
                                 .guess = guess,
                                 .guess_tree = guess_tree,
                                 .begin = begin,
+                                .said = said,
                                 .end = end,
                                 .evict = evict,
                                 .ctx = s};
@@ -361,7 +374,6 @@ int suffix_open(struct suffix **out, const struct suffix_opts *o, struct err *e)
     s->to = queue_create(sizeof(struct message), 0, false);
     s->back = queue_create(sizeof(struct message), 0, false);
     s->outcomes = queue_create(sizeof(struct outcome), 0, false);
-    s->lock = monitor_new();
     s->asking = monitor_new();
     s->cache = suffix_cache_new(o->bytes);
     int rc = look_at_file(s, e);
@@ -414,7 +426,6 @@ void suffix_close(struct suffix *s)
     queue_destroy(s->back);
     queue_destroy(s->outcomes);
     suffix_cache_free(s->cache);
-    monitor_free(s->lock);
     monitor_free(s->asking);
     mem_free(s);
 }
@@ -429,8 +440,8 @@ void suffix_settle(struct suffix *s)
 
 struct suffix_cache_stats suffix_stats(struct suffix *s)
 {
-    monitor_lock(s->lock);
+    latch_wait(&s->lock);
     struct suffix_cache_stats x = suffix_cache_stats(s->cache);
-    monitor_unlock(s->lock);
+    latch_release(&s->lock);
     return x;
 }

@@ -71,6 +71,13 @@ void draft_begin(const struct draft_sources *s, struct request *r)
             s->items[i].begin(s->items[i].ctx, r, &r->draft_notes[i]);
 }
 
+void draft_said(const struct draft_sources *s, const struct request *r)
+{
+    for (int i = 0; s && i < s->n; i++)
+        if (s->items[i].said && r->draft_notes[i])
+            s->items[i].said(s->items[i].ctx, r, r->draft_notes[i]);
+}
+
 void draft_end(const struct draft_sources *s, struct request *r)
 {
     for (int i = 0; s && i < s->n; i++) {

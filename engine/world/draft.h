@@ -63,6 +63,7 @@ struct draft_source {
     /* The same as a tree: the first n of its tokens are a tree, too, for every n. NULL: it has chains only. */
     void (*guess_tree)(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g);
     void (*begin)(void *ctx, const struct request *r, void **note); /* it has come; NULL: does not matter */
+    void (*said)(void *ctx, const struct request *r, void *note);   /* its timeline is longer; NULL: does not matter */
     void (*end)(void *ctx, const struct request *r, void *note);    /* it ends; note may be NULL */
     void (*evict)(void *ctx, enum draft_evict rule);                /* from now on; NULL: it keeps nothing */
     /* Of a source whose guesses steps make: what a step has made, once its tokens are in the timeline. Only those
@@ -115,6 +116,9 @@ bool draft_takes_time(const struct draft_sources *s); /* does any take time that
 void draft_set_evict(const struct draft_sources *s, enum draft_evict rule);
 int draft_source_named(const struct draft_sources *s, const char *name); /* its place; -1: none */
 void draft_begin(const struct draft_sources *s, struct request *r);      /* s: NULL is fine */
+/* A step has given it tokens, and it goes on. What its next guess rests on is made ready here, so that it is not the
+ * policy's call that waits for it. */
+void draft_said(const struct draft_sources *s, const struct request *r);
 void draft_end(const struct draft_sources *s, struct request *r);
 /* Its step will guess for it by source `source`, and add up to n_new tokens: what it needs for that. */
 bool draft_lend(const struct draft_sources *s, int source, struct request *r, int n_new, struct draft_cache *c);

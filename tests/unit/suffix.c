@@ -88,6 +88,39 @@ static void a_request_is_guessed_from_its_own_text(void **state)
     suffix_close(x);
 }
 
+/* What is made ready behind a step changes when trees grow, not what is guessed. */
+static void what_is_made_ready_behind_a_step_is_what_would_be_guessed(void **state)
+{
+    (void)state;
+    struct draft_source s[2];
+    struct draft_guess g[2];
+    struct suffix *x[2];
+    struct fake *f[2];
+    int guessed = 0;
+    for (int k = 0; k < 2; k++) {
+        x[k] = open_source((struct suffix_opts){.bytes = 8 << 20}, &s[k]);
+        f[k] = begin(&s[k], "", 1, 40);
+        for (int i = 40; i < 2000; i++)
+            f[k]->text[i] = i % 5 ? f[k]->text[i * 7 % 40] : f[k]->text[i - 5];
+        f[k]->r.n_tokens = 41;
+    }
+    for (int n = 41; n < 2000; n++) {
+        for (int k = 0; k < 2; k++) {
+            assert_true(guess(&s[k], f[k], &g[k]) <= MOST);
+            f[k]->r.n_tokens++;
+        }
+        s[1].said(s[1].ctx, &f[1]->r, f[1]->note);
+        assert_int_equal(g[0].n, g[1].n);
+        assert_memory_equal(g[0].tokens, g[1].tokens, (size_t)g[0].n * sizeof *g[0].tokens);
+        guessed += g[0].n > 0;
+    }
+    assert_true(guessed > 100);
+    for (int k = 0; k < 2; k++) {
+        end(&s[k], f[k]);
+        suffix_close(x[k]);
+    }
+}
+
 static void what_a_tenant_has_said_is_guessed(void **state)
 {
     (void)state;
@@ -331,6 +364,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_is_guessed_from_its_own_text),
+        cmocka_unit_test(what_is_made_ready_behind_a_step_is_what_would_be_guessed),
         cmocka_unit_test(what_a_tenant_has_said_is_guessed),
         cmocka_unit_test(what_is_kept_is_as_configured),
         cmocka_unit_test(who_does_not_draft_pays_nothing),
