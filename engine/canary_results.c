@@ -58,14 +58,20 @@ struct rank_test results_compare(const struct result_times *a, const struct resu
     return t;
 }
 
+enum { MOST_SUMMED = 1000 };
+
 /* Of n things that each are b's with this probability, k or more, or as few as k or fewer, whichever is rarer; twice.
- */
+ * Of many things by the normal distribution, as the sum over all of them takes too long for the engine's thread. */
 double results_compare_shares(uint64_t n_a, uint64_t all_a, uint64_t n_b, uint64_t all_b)
 {
     uint64_t n = n_a + n_b;
-    if (!all_a || !all_b || !n || n > 1000000)
+    if (!all_a || !all_b || !n)
         return 1;
     double share = (double)all_b / (double)(all_a + all_b);
+    if (n > MOST_SUMMED) {
+        double off = fabs((double)n_b - (double)n * share) - 0.5;
+        return erfc((off > 0 ? off : 0) / sqrt(2 * (double)n * share * (1 - share)));
+    }
     double many = stats_binomial_tail((int)n, share, (int)n_b),
            few = 1 - stats_binomial_tail((int)n, share, (int)n_b + 1);
     double p = 2 * (many < few ? many : few);

@@ -513,6 +513,11 @@ char *engine_pulse_json(struct engine *engine, uint64_t seen, size_t *n)
     live_state(&engine->live, now, &out);
     buf_puts(&out, ",\"shadow\":");
     shadow_put_pulse(&engine->shadow, now, &out);
+    buf_puts(&out, ",\"canary\":");
+    if (engine->canary.book.name[0])
+        canary_put(&engine->canary, now, &out);
+    else
+        buf_puts(&out, "null");
     buf_putc(&out, '}');
     pulse_clear(&engine->pulse, now);
     *n = out.len;

@@ -6,6 +6,7 @@ import argparse
 import http.client
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -202,6 +203,35 @@ def one_is_asked_beside_the_live_one(p):
     assert p["p-name"].text == "shift"
 
 
+def some_groups_are_a_canarys(p):
+    """Under a policy that keeps two groups, as the partition stays as long as a canary runs."""
+    assert not p["canary"].is_displayed()
+    assert p.s.ask("PUT", "/admin/policies/static", open("policies/static.lua").read())[0].status == 200
+    assert p.s.ask("PATCH", "/admin/policy/params", json.dumps({"dp": 2}))[0].status == 200
+    p.until("two groups", lambda: len(p["y-groups"].find_elements(By.TAG_NAME, "option")) == 2)
+    p.until("its probation is over", lambda: "static" in p["pr-said"].text and "The last one" in p["pr-said"].text)
+    p.until("it may begin", p["y-begin"].is_enabled)
+    p["y-begin"].click()
+    p.until("it asks which", lambda: "Which groups?" in p["said"].text)
+    for one in p["y-groups"].find_elements(By.TAG_NAME, "option"):
+        ActionChains(p.d).key_down(Keys.CONTROL).click(one).key_up(Keys.CONTROL).perform()
+    p["y-begin"].click()
+    p.until("not all of them", lambda: "keeps a group" in p["said"].text and "bad" in p["said"].get_attribute("class"))
+    Select(p["y-groups"]).deselect_by_index(0)
+    chosen = Select(p["y-groups"]).first_selected_option.get_attribute("value")
+    p["y-begin"].click()
+    p.until("it decides", lambda: p["canary"].is_displayed() and f"decides for group {chosen}, 50%" in p["y-said"].text)
+    assert p["y-name"].text == "mine" and p["y-beside"].text == "Live: static"
+    p.until("both serve", lambda: all(n not in ("", "0") for n in p.rows("y-rows")[1][1:3]))
+    p.until("times of both", lambda: all(re.search(r"\d m?s$", t) for t in p.rows("y-rows")[5][1:3]))
+    p.until("its calls", lambda: re.match(r"Its calls: .* ok; decided in its stead: 0$", p["y-calls"].text))
+    p["y-end"].click()
+    p.until("it has ended", lambda: "it has ended: an operator has ended it" in p["y-said"].text)
+    assert not p["y-end"].is_displayed()
+    p["back"].click()
+    p.until("the one before", lambda: p["p-name"].text == "shift")
+
+
 def it_goes_live_and_back(p):
     p["live"].click()
     p.until("mine is live", lambda: p["p-name"].text == "mine")
@@ -369,6 +399,7 @@ CASES = [
     an_error_is_refused_at_its_line,
     what_if_shows_both,
     one_is_asked_beside_the_live_one,
+    some_groups_are_a_canarys,
     it_goes_live_and_back,
     a_parameter_is_set,
     limits_are_shown_and_set,

@@ -145,6 +145,11 @@ static void shares_are_compared_by_a_binomial(void **state)
     assert_true(fabs(results_compare_shares(1, 300, 4, 100) - 2 * 16.0 / 1024) < 1e-9); /* 5 of 1 in 4: 4 or 5 */
     assert_true(results_compare_shares(5, 100, 5, 100) == 1);
     assert_true(results_compare_shares(0, 0, 10, 100) == 1 && results_compare_shares(0, 10, 0, 10) == 1);
+    /* of up to 1,000 by their sum, of more by the normal distribution */
+    double summed = results_compare_shares(470, 5000, 530, 5000), normal = results_compare_shares(470, 5000, 531, 5000);
+    assert_true(fabs(summed - 0.0621) < 0.0005 && fabs(normal - 0.0579) < 0.0005);
+    assert_true(results_compare_shares(2000000, 9000000, 1000000, 9000000) < 1e-100);
+    assert_true(results_compare_shares(1000000, 9000000, 1000000, 9000000) == 1);
 }
 
 int main(void)

@@ -445,6 +445,46 @@ function drawBeside(it) {
   curve("c-same", ["same"], v => `${(100 * v).toFixed(0)}%`, 1);
 }
 
+// Of a comparison: is there a difference, and how sure is that?
+function chance(c) {
+  if (!c) return "";
+  if (c.enough === false) return "too few to tell";
+  if (c.p >= .05) return `no more than chance (p ${c.p.toPrecision(2)})`;
+  return `${c.canary_longer === undefined ? "more than chance" : c.canary_longer > .5 ? "the canary's are longer" : "the canary's are shorter"} (p ${c.p.toPrecision(2)})`;
+}
+
+const COUNTS = [["Came", "came"], ["Ended", "ended"], ["Errors", "errors"], ["Refused", "refused"], ["Preempted", "preempted"]];
+const TIMES = [["Time to first token", "ttft"], ["Between tokens", "tpot"], ["Waited", "queue"]];
+
+function drawCanary(it) {
+  const c = it.canary;
+  $("canary").hidden = !c;
+  if (!c) return;
+  const on = c.state === "on", {live, canary} = c.sides, seen = c.compared;
+  say("y-name", c.name);
+  say("y-sha", c.sha256.slice(0, 12));
+  say("y-said", `${on ? "decides" : "decided"} for ${c.groups.length > 1 ? "groups" : "group"} ${c.groups.join(", ")}, ${(100 * c.share).toFixed(0)}% of the ranks; ` +
+    (on ? `${c.left_s.toFixed(0)} s are left` : `it has ended: ${c.why_ended}`));
+  $("y-end").hidden = !on;
+  say("y-beside", `Live: ${c.beside}`);
+  rows("y-rows", [
+    ...COUNTS.map(([words, name]) => [words, count(live[name]), count(canary[name]), live[name] + canary[name] ? chance(seen[name]) : ""]),
+    ...TIMES.flatMap(([words, name]) => ["p50", "p90", "p99"].map((q, i) => [`${words}, ${q}`,
+      ...[live, canary].map(s => seconds(s[`${name}_ms`].n ? s[`${name}_ms`][q] / 1000 : null)), i ? "" : chance(seen[name])])),
+    ["Tokens a second", count(live.tokens_per_s), count(canary.tokens_per_s), ""],
+  ]);
+  const calls = Object.entries(c.calls).map(([verdict, n]) => `${count(n)} ${verdict}`).join(", ");
+  say("y-calls", `Its calls: ${calls || "none"}; decided in its stead: ${count(c.fallbacks)}${c.last_error ? `; last error: ${c.last_error}` : ""}`, "note");
+}
+
+// Which groups there are changes with every switch; what is chosen stays.
+function drawGroups(it) {
+  const text = it.groups.map(g => `${g.id}: ranks ${g.ranks.join(", ")}`), box = $("y-groups");
+  if (text.join() === [...box.options].map(o => o.text).join()) return;
+  const chosen = new Set([...box.selectedOptions].map(o => o.value));
+  box.replaceChildren(...it.groups.map((g, i) => node("option", {value: g.id, ...(chosen.has(`${g.id}`) ? {selected: ""} : {})}, text[i])));
+}
+
 $("params").onsubmit = e => e.preventDefault();
 
 // ---- the editor
@@ -477,7 +517,7 @@ async function check() {
   }
   $("report").hidden = !r.ok;
   say("report", r.it?.report ?? "");
-  $("live").disabled = $("shadow").disabled = !r.ok;
+  $("live").disabled = $("shadow").disabled = $("y-begin").disabled = !r.ok;
   drawLines();
   return r.ok;
 }
@@ -539,7 +579,7 @@ let later = 0;
 
 function changed() {
   edited++;
-  $("live").disabled = $("shadow").disabled = true;
+  $("live").disabled = $("shadow").disabled = $("y-begin").disabled = true;
   drawLines();
   clearTimeout(later);
   later = setTimeout(check, 700);
@@ -580,6 +620,13 @@ $("live").onclick = () => order("PUT", `/admin/policies/${encodeURIComponent($("
 $("shadow").onclick = () => order("POST", `/admin/policies/${encodeURIComponent($("name").value)}/shadow`,
   $("source").value, `${$("name").value} is asked beside the live policy; the section above shows what it would do.`);
 $("b-end").onclick = () => order("DELETE", "/admin/shadow", undefined, "It is asked no more.");
+$("y-begin").onclick = () => {
+  const groups = [...$("y-groups").selectedOptions].map(o => o.value).join(",");
+  if (!groups) return say("said", "Which groups? Choose some, but not all, in the list beside the button.", "bad");
+  order("POST", `/admin/policies/${encodeURIComponent($("name").value)}/canary?groups=${groups}`, $("source").value,
+    `${$("name").value} decides for these groups; the section above shows how requests fare on both sides.`);
+};
+$("y-end").onclick = () => order("DELETE", "/admin/canary", undefined, "All groups are the live policy's again.");
 $("back").onclick = () => order("POST", "/admin/policy/rollback", undefined, "The policy before it is live again.");
 $("from").onchange = async () => {
   const f = $("from").files[0];
@@ -617,6 +664,8 @@ function draw() {
   drawProbation(it.policy);
   drawLimits(it);
   drawBeside(it);
+  drawCanary(it);
+  drawGroups(it);
 }
 
 function take(event, data) {
