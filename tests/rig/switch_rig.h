@@ -277,6 +277,15 @@ static inline struct model *open_model(const char *config, enum dtype type)
     return m;
 }
 
+/* Of a run that has ended and whose partition changed at any time: did the rank that was to fail at one of its steps?
+ * It may have had fewer. No other one has failed. */
+static inline bool has_failed(const struct run *t, int rank)
+{
+    uint64_t dead = engine_world(t->engine)->partition.dead_ranks;
+    assert_true(dead == 0 || dead == 1ull << rank);
+    return dead != 0;
+}
+
 static inline void one_rank(struct run *quiet, struct model *m, const struct run_opts *like)
 {
     start_run(quiet, m,
