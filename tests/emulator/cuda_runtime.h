@@ -80,8 +80,11 @@ void __syncthreads();
 void __syncwarp();
 /* Puts v where the warp sees it, waits for all lanes, returns lane src's. */
 uint64_t emulator_swap(uint64_t v, int src);
-/* Every lane's v. */
-void emulator_gather(uint32_t v, uint32_t all[32]);
+/* Every lane's, by its number; until the lane exchanges again. */
+struct emulator_words {
+    uint64_t v[3];
+};
+const emulator_words *emulator_gather(const emulator_words &v);
 int emulator_lane();
 /* The running fiber's place in its CTA. */
 int emulator_thread();

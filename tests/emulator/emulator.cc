@@ -47,8 +47,8 @@ struct fiber {
     char *stack, *top;
     enum state state;
     dim3 thread;
-    unsigned swaps;
-    bool (*ready)(void *); /* UNTIL */
+    unsigned number, swaps; /* number: its place in the CTA */
+    bool (*ready)(void *);  /* UNTIL */
     void *ctx;
 };
 
@@ -58,6 +58,7 @@ struct machine {
     fiber *now = nullptr;
     const std::function<void()> *body = nullptr;
     uint64_t slots[MOST_THREADS / LANES][2][LANES];
+    emulator_words wide_slots[MOST_THREADS / LANES][2][LANES];
     alignas(16) unsigned char dynamic[MOST_SHARED];
     bool descending = false;
     ~machine()
@@ -88,11 +89,31 @@ void start()
     emulator_switch(&m->now->at, m->scheduler);
 }
 
+/* The next lane of the warp, in this pass over them, that can run; NULL: none of those behind. */
+fiber *next_lane(struct machine *m, unsigned from)
+{
+    unsigned lane = from % LANES, first = from - lane;
+    for (unsigned k = 1; k <= (m->descending ? lane : LANES - 1 - lane); k++) {
+        fiber *f = &m->fibers[first + (m->descending ? lane - k : lane + k)];
+        if (f->state == RUNNING)
+            return f;
+    }
+    return nullptr;
+}
+
+/* To the next lane without the way over the scheduler, as most waits are those of a whole warp. */
 void wait_as(enum state s)
 {
     struct machine *m = own; /* a fiber runs: there is one */
-    m->now->state = s;
-    emulator_switch(&m->now->at, m->scheduler);
+    fiber *f = m->now, *next = next_lane(m, f->number);
+    f->state = s;
+    if (!next) {
+        emulator_switch(&f->at, m->scheduler);
+        return;
+    }
+    m->now = next;
+    threadIdx = next->thread;
+    emulator_switch(&f->at, next->at);
 }
 
 void prepare(struct machine *m, unsigned n)
@@ -100,6 +121,7 @@ void prepare(struct machine *m, unsigned n)
     while (m->fibers.size() < n) {
         fiber f = {};
         f.stack = (char *)aligned_alloc(64, STACK_BYTES);
+        f.number = (unsigned)m->fibers.size();
         f.top = f.stack + STACK_BYTES - m->fibers.size() * APART % SPREAD;
         m->fibers.push_back(f);
     }
@@ -120,28 +142,47 @@ bool release(struct machine *m, unsigned first, unsigned n, enum state s)
     return any;
 }
 
-/* One CTA to its end; false: its threads wait for each other in different places. */
+/* Those of a warp that can, once. What of them: did any run, have all ended? */
+struct progress {
+    bool ran, ended;
+};
+
+progress run_warp(struct machine *m, unsigned first)
+{
+    progress p = {false, true};
+    for (unsigned k = 0; k < LANES; k++) {
+        fiber *f = &m->fibers[first + (m->descending ? LANES - 1 - k : k)];
+        if (f->state == UNTIL && f->ready(f->ctx))
+            f->state = RUNNING;
+        if (f->state == RUNNING) {
+            p.ran = true;
+            m->now = f;
+            threadIdx = f->thread;
+            emulator_switch(&m->scheduler, f->at);
+        }
+        p.ended = p.ended && f->state == ENDED;
+    }
+    return p;
+}
+
+/* One CTA to its end; false: its threads wait for each other in different places. A warp goes on as far as it can
+ * before the next one does: so what is wrong without a barrier between warps is wrong here. */
 bool run_cta(struct machine *m, unsigned n)
 {
     for (;;) {
         bool ran = false, ended = true;
-        for (unsigned k = 0; k < n; k++) {
-            fiber *f = &m->fibers[m->descending ? n - 1 - k : k];
-            if (f->state == UNTIL && f->ready(f->ctx))
-                f->state = RUNNING;
-            if (f->state == RUNNING) {
-                ran = true;
-                m->now = f;
-                threadIdx = f->thread;
-                emulator_switch(&m->scheduler, f->at);
-            }
-            ended = ended && f->state == ENDED;
+        for (unsigned w = 0; w < n; w += LANES) {
+            unsigned first = m->descending ? n - LANES - w : w;
+            progress p;
+            do {
+                p = run_warp(m, first);
+                ran = ran || p.ran;
+            } while (release(m, first, LANES, AT_WARP));
+            ended = ended && p.ended;
         }
         if (ended)
             return true;
         bool released = release(m, 0, n, AT_CTA);
-        for (unsigned w = 0; w < n; w += LANES)
-            released = release(m, w, LANES, AT_WARP) || released;
         if (!ran && !released && !emulator_cta_stalls())
             return false;
     }
@@ -184,12 +225,12 @@ void set_up(struct machine *m, const cudaLaunchConfig_t *c, dim3 block, unsigned
 
 int emulator_lane()
 {
-    return (int)(own->now - own->fibers.data()) % LANES;
+    return (int)(own->now->number % LANES);
 }
 
 int emulator_thread()
 {
-    return (int)(own->now - own->fibers.data());
+    return (int)own->now->number;
 }
 
 bool emulator_descends()
@@ -221,21 +262,20 @@ uint64_t emulator_swap(uint64_t v, int src)
 {
     struct machine *m = own; /* a fiber runs: there is one */
     fiber *f = m->now;
-    unsigned warp = (unsigned)(f - m->fibers.data()) / LANES, set = f->swaps++ & 1;
-    m->slots[warp][set][emulator_lane()] = v;
+    uint64_t *slots = m->slots[f->number / LANES][f->swaps++ & 1];
+    slots[f->number % LANES] = v;
     wait_as(AT_WARP);
-    return m->slots[warp][set][src];
+    return slots[src];
 }
 
-void emulator_gather(uint32_t v, uint32_t all[32])
+const emulator_words *emulator_gather(const emulator_words &v)
 {
     struct machine *m = own; /* a fiber runs: there is one */
     fiber *f = m->now;
-    unsigned warp = (unsigned)(f - m->fibers.data()) / LANES, set = f->swaps++ & 1;
-    m->slots[warp][set][emulator_lane()] = v;
+    emulator_words *slots = m->wide_slots[f->number / LANES][f->swaps++ & 1];
+    slots[f->number % LANES] = v;
     wait_as(AT_WARP);
-    for (int i = 0; i < LANES; i++)
-        all[i] = (uint32_t)m->slots[warp][set][i];
+    return slots;
 }
 
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body)

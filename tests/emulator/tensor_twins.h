@@ -5,25 +5,34 @@
 #define EMULATOR_TENSOR_TWINS_H
 
 #include <deque>
+#include <utility>
 #include <vector>
+
+/* Of what a lane has: the 16-bit element `high` of its word i. */
+static inline uint16_t emulated_half(const emulator_words &w, int i, int high)
+{
+    return (uint16_t)(w.v[i / 2] >> (32 * (i % 2) + 16 * high));
+}
 
 /* c += a b for 16x8x16; value(bits) is one 16-bit element as a float. */
 template <typename V> static inline void emulate_mma(float c[4], const uint32_t a[4], const uint32_t b[2], V value)
 {
     int g = emulator_lane() / 4, t = emulator_lane() % 4;
-    uint32_t as[4][32], bs[2][32];
-    double sum[4] = {};
-    for (int i = 0; i < 4; i++)
-        emulator_gather(a[i], as[i]);
+    emulator_words mine;
+    memcpy(mine.v, a, 16);
+    memcpy(&mine.v[2], b, 8);
+    const emulator_words *all = emulator_gather(mine);
+    double rows[2][16], columns[2][16], sum[4] = {};
     for (int i = 0; i < 2; i++)
-        emulator_gather(b[i], bs[i]);
-    for (int i = 0; i < 4; i++)
         for (int k = 0; k < 16; k++) {
-            uint32_t row = as[i / 2 + k / 8 * 2][4 * g + k % 8 / 2], col = bs[k / 8][4 * (2 * t + i % 2) + k % 8 / 2];
-            sum[i] += (double)value((uint16_t)(row >> 16 * (k % 2))) * (double)value((uint16_t)(col >> 16 * (k % 2)));
+            rows[i][k] = (double)value(emulated_half(all[4 * g + k % 8 / 2], i + k / 8 * 2, k % 2));
+            columns[i][k] = (double)value(emulated_half(all[4 * (2 * t + i) + k % 8 / 2], 4 + k / 8, k % 2));
         }
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
+        for (int k = 0; k < 16; k++)
+            sum[i] += rows[i / 2][k] * columns[i % 2][k];
         c[i] = (float)((double)c[i] + sum[i]);
+    }
 }
 
 static inline void mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2])
@@ -78,28 +87,32 @@ static inline float exp2_fast(float x)
     return x < -126.0f ? 0.0f : exp2f(x);
 }
 
-/* The 16-bit element i of the row that lane src has the address of. */
-static inline uint16_t emulated_element(const void *row, int src, int i)
+/* Words of two elements each from the rows that the lanes have the addresses of: place(i, k) is the lane and the place
+ * in its row of element k of word i. Nobody goes on before all have read. */
+template <typename F> static inline void emulated_matrices(uint32_t d[4], const void *row, F place)
 {
-    return ((const uint16_t *)(uintptr_t)emulator_swap((uint64_t)(uintptr_t)row, src))[i];
+    const emulator_words *all = emulator_gather({{(uint64_t)(uintptr_t)row}});
+    for (int i = 0; i < 4; i++) {
+        uint16_t half[2];
+        for (int k = 0; k < 2; k++) {
+            auto [lane, at] = place(i, k);
+            half[k] = ((const uint16_t *)(uintptr_t)all[lane].v[0])[at];
+        }
+        d[i] = half[0] | (uint32_t)half[1] << 16;
+    }
+    __syncwarp();
 }
 
 static inline void ldmatrix(uint32_t d[4], const void *row)
 {
-    int lane = emulator_lane(), at = lane % 4 * 2;
-    for (int i = 0; i < 4; i++) {
-        uint16_t low = emulated_element(row, 8 * i + lane / 4, at);
-        d[i] = low | (uint32_t)emulated_element(row, 8 * i + lane / 4, at + 1) << 16;
-    }
+    int lane = emulator_lane();
+    emulated_matrices(d, row, [lane](int i, int k) { return std::pair<int, int>(8 * i + lane / 4, lane % 4 * 2 + k); });
 }
 
 static inline void ldmatrix_trans(uint32_t d[4], const void *row)
 {
-    int lane = emulator_lane(), at = lane / 4;
-    for (int i = 0; i < 4; i++) {
-        uint16_t low = emulated_element(row, 8 * i + lane % 4 * 2, at);
-        d[i] = low | (uint32_t)emulated_element(row, 8 * i + lane % 4 * 2 + 1, at) << 16;
-    }
+    int lane = emulator_lane();
+    emulated_matrices(d, row, [lane](int i, int k) { return std::pair<int, int>(8 * i + lane % 4 * 2 + k, lane / 4); });
 }
 
 struct emulated_copy {
