@@ -1,6 +1,6 @@
 """The same bytes from every build: short simulations against tests/data/sim_golden.json, which was written down once.
-Run by the optimised build and under sanitizers, and here once more by a build without optimisation. After a change that
-is meant: python3 tests/sim/golden.py --update."""
+Run by the build under test, under sanitizers, and by `./test builds` with each compiler, with and without
+optimisation. After a change that is meant: python3 tests/sim/golden.py --update."""
 
 import os
 import re
@@ -72,31 +72,6 @@ def result(binary, folder):
     return "[\n" + ",\n".join(out) + "\n]\n"
 
 
-def plain():
-    """A build at -O0, beside the one under test."""
-    folder = os.path.join(BUILD, "plain")
-    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 500}
-    for args in (
-        [
-            "cmake",
-            "-S",
-            ".",
-            "-B",
-            folder,
-            "-G",
-            "Ninja",
-            "-DCMAKE_BUILD_TYPE=Debug",
-            "-DCMAKE_C_FLAGS_DEBUG=-O0",
-            "-DMOONSHIFT_TESTS=OFF",
-            "-DMOONSHIFT_CUDA=off",
-        ],
-        ["cmake", "--build", folder, "--target", "moonshift"],
-    ):
-        r = subprocess.run(args, env=ENV, **quiet)
-        assert r.returncode == 0, r.stdout[-3000:]
-    return os.path.join(folder, "moonshift")
-
-
 with tempfile.TemporaryDirectory() as where:
     got = result(os.path.join(BUILD, "moonshift"), where)
     if "--update" in sys.argv:
@@ -104,7 +79,3 @@ with tempfile.TemporaryDirectory() as where:
     expected = open(EXPECTED).read()
     at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
     assert got == expected, f"from byte {at}: {got[at - 60 : at + 60]!r}, written down: {expected[at - 60 : at + 60]!r}"
-    print("ok this build")
-    if "ASAN_OPTIONS" not in os.environ:
-        assert result(plain(), where) == expected
-        print("ok without optimisation")
