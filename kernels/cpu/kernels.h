@@ -35,13 +35,23 @@ enum {
 
 /* 32 quantised inputs: x ~ d * q, |q| <= QUANT_MAX. Sixteen bits, since eight cost the model a tenth of a nat where two
  * tokens are close. The dots with them are exact, so each instruction set keeps q as its dots read it, in QUANT_BLOCK
- * bytes: as 16-bit integers, or as two planes of int8, q = 255 * high + low, both in -127 .. 127. */
+ * bytes: as 16-bit integers, or as two planes of int8, q = 255 * high + low, both in -127 .. 127. Fast inputs
+ * (device_opts.fast) are eight bits nevertheless, |q| <= FAST_MAX, in half as many bytes and for half the work. */
 #define QUANT_MAX 32512.0f /* 255 * 127 + 127 */
-enum { QUANT_BLOCK = 64 };
+#define FAST_MAX 127.0f
+enum { QUANT_BLOCK = 64, FAST_BLOCK = 32 };
 
-/* Quantised inputs lie in the order in which they are multiplied: of every ROW_TILE rows (or all, when there are
- * fewer), block by block, each row's. */
-enum { ROW_TILE = 4 };
+static inline size_t quant_block(bool fast)
+{
+    return fast ? FAST_BLOCK : QUANT_BLOCK;
+}
+
+/* Quantised inputs lie in the order in which they are multiplied: of every so many rows (or all, when there are fewer),
+ * block by block, each row's. */
+static inline size_t row_tile(bool fast)
+{
+    return fast ? 8 : 4;
+}
 
 struct qmeta {
     float d, s;           /* scale; d * sum of q */
@@ -60,9 +70,10 @@ struct linear_job {
     const struct weight *w;
     int leaf0, leaf1, col0, col1; /* the window's leaves and columns of the matrix */
     const struct sum_step *steps; /* [leaf1 - leaf0] */
-    const int8_t *q;              /* [rows / tile][blocks][tile][QUANT_BLOCK] quantised inputs */
+    const int8_t *q;              /* [rows / tile][blocks][tile][quant_block] quantised inputs */
     const struct qmeta *meta;     /* [rows / tile][blocks][tile] */
-    size_t blocks, tile;          /* of 32 columns; ROW_TILE, or the rows when they are fewer */
+    size_t blocks, tile;          /* of 32 columns; row_tile, or the rows when they are fewer */
+    bool fast;                    /* the inputs are */
     const float *x;               /* [rows][ldx] plain inputs, for float weights */
     size_t ldx;
     float *y; /* [rows][ldy] outputs of group 0 of the window at y[0] */
@@ -112,7 +123,8 @@ struct cpu_kernels {
     const char *isa;
     void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y); /* y may be x */
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
-    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile); /* n a multiple of 32 */
+    /* n a multiple of 32 */
+    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast);
     /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
     void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);
     void (*attend)(const struct attend_job *j);

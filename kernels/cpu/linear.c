@@ -65,7 +65,8 @@ static void input_item(void *ctx, int item, int thread)
         }
         if (c->q) {
             size_t at = quant_at(c->blocks, c->tile, (size_t)r);
-            c->d->kernels->quantise_row(x, c->cols, c->q + at * QUANT_BLOCK, c->meta + at, c->tile);
+            bool fast = c->d->opts.fast;
+            c->d->kernels->quantise_row(x, c->cols, c->q + at * quant_block(fast), c->meta + at, c->tile, fast);
         }
     }
 }
@@ -124,9 +125,10 @@ static bool reserve(struct linear_call *c)
     size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
     c->blocks = cols / BLOCK_COLS;
-    c->tile = rows < ROW_TILE ? rows : ROW_TILE;
+    c->tile = row_tile(c->d->opts.fast);
+    c->tile = rows < c->tile ? rows : c->tile;
     size_t n_blocks = (rows + c->tile - 1) / c->tile * c->tile * c->blocks;
-    size_t q = quant ? n_blocks * QUANT_BLOCK : 0;
+    size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;
     size_t meta = quant ? aligned(n_blocks * sizeof(struct qmeta)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
@@ -171,6 +173,7 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .meta = c->meta,
         .blocks = c->blocks,
         .tile = c->tile,
+        .fast = c->d->opts.fast,
         .x = own ? c->x : a->x.data,
         .ldx = own ? c->ldx : (size_t)a->x.ld,
         .y = o->y.data,

@@ -32,11 +32,11 @@ INLINE vf packed_min(enum family f, const struct block_at *b)
 }
 
 /* Adds the chunks that share a scale: all of a block, or for K6 the part's half. */
-INLINE void part_add(enum family f, bool panel, int R, int part, const struct block_at *b, const int8_t *q,
+INLINE void part_add(enum family f, bool panel, bool fast, int R, int part, const struct block_at *b, const int8_t *q,
                      const struct qmeta *meta, vf acc[])
 {
-    vi dot[QUANT_TILE];
-    dot_block(family_bits(f), panel, part, R, b->w, q, dot);
+    vi dot[MAX_TILE];
+    dot_block(family_bits(f), panel, fast, part, R, b->w, q, dot);
     int shift = zero_shift(f);
     vf dw = panel ? vf_load(b->scale + GROUP_ROWS * part) : packed_scale(f, b, part);
     UNROLL for (int r = 0; r < R; r++)
@@ -50,12 +50,12 @@ INLINE void part_add(enum family f, bool panel, int R, int part, const struct bl
 }
 
 /* acc[r] += block * inputs of row r. */
-INLINE void block_add(enum family f, bool panel, int R, const struct block_at *b, const int8_t *q,
+INLINE void block_add(enum family f, bool panel, bool fast, int R, const struct block_at *b, const int8_t *q,
                       const struct qmeta *meta, vf acc[])
 {
-    part_add(f, panel, R, 0, b, q, meta, acc);
+    part_add(f, panel, fast, R, 0, b, q, meta, acc);
     if (f == FAM_K6)
-        part_add(f, panel, R, 1, b, q, meta, acc);
+        part_add(f, panel, fast, R, 1, b, q, meta, acc);
     if (family_has_min(f)) {
         vf mw = panel ? vf_load(b->min) : packed_min(f, b);
         UNROLL for (int r = 0; r < R; r++) acc[r] = vf_fma(mw, vf_load1(&meta[r].s), acc[r]);
@@ -132,20 +132,20 @@ INLINE struct block_at block_find(enum family f, bool panel, const uint8_t *grou
 }
 
 /* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). */
-INLINE void quant_tile(enum family f, bool panel, int R, const struct linear_job *j, int g, int row, int at, int leaf0,
-                       int leaf1, struct linear_scratch *s)
+INLINE void quant_tile(enum family f, bool panel, bool fast, int R, const struct linear_job *j, int g, int row, int at,
+                       int leaf0, int leaf1, struct linear_scratch *s)
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
     size_t input = quant_at(j->blocks, j->tile, (size_t)row);
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
-        vf acc[QUANT_TILE];
+        vf acc[MAX_TILE];
         UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
             struct block_at block = block_find(f, panel, group, b, 2 * leaf0, s);
             size_t i = input + (size_t)(b - first) * j->tile;
-            block_add(f, panel, R, &block, j->q + i * QUANT_BLOCK, j->meta + i, acc);
+            block_add(f, panel, fast, R, &block, j->q + i * quant_block(fast), j->meta + i, acc);
         }
         leaf_done(j, R, g, row, at, j->steps[leaf - j->leaf0], acc, s);
     }
@@ -157,23 +157,31 @@ INLINE int tile_rows(int n, int tile)
     return n >= tile ? tile : n >= 4 ? 4 : n;
 }
 
-/* One tile of tile_rows(n, QUANT_TILE) rows. */
-INLINE void quant_rows(enum family f, bool panel, const struct linear_job *j, int g, int row, int n, int at, int leaf0,
-                       int leaf1, struct linear_scratch *s)
+INLINE int quant_rows_at_once(bool fast)
 {
-    int rows = tile_rows(n, QUANT_TILE);
+    return fast ? FAST_TILE : QUANT_TILE;
+}
+
+/* One tile of tile_rows(n, quant_rows_at_once) rows. */
+INLINE void quant_rows(enum family f, bool panel, bool fast, const struct linear_job *j, int g, int row, int n, int at,
+                       int leaf0, int leaf1, struct linear_scratch *s)
+{
+    int most = quant_rows_at_once(fast), rows = tile_rows(n, most);
     if (rows == 1)
-        quant_tile(f, panel, 1, j, g, row, at, leaf0, leaf1, s);
+        quant_tile(f, panel, fast, 1, j, g, row, at, leaf0, leaf1, s);
     else if (rows == 2)
-        quant_tile(f, panel, 2, j, g, row, at, leaf0, leaf1, s);
-    else if (QUANT_TILE > 2 && rows == 3)
-        quant_tile(f, panel, 3, j, g, row, at, leaf0, leaf1, s);
-    else if (QUANT_TILE > 3)
-        quant_tile(f, panel, 4, j, g, row, at, leaf0, leaf1, s);
+        quant_tile(f, panel, fast, 2, j, g, row, at, leaf0, leaf1, s);
+    else if (most > 2 && rows == 3)
+        quant_tile(f, panel, fast, 3, j, g, row, at, leaf0, leaf1, s);
+    else if (most > 3 && rows == 4)
+        quant_tile(f, panel, fast, 4, j, g, row, at, leaf0, leaf1, s);
+    else if (most > 4)
+        quant_tile(f, panel, fast, 8, j, g, row, at, leaf0, leaf1, s);
 }
 
 /* Unpacks the blocks of leaves [leaf0, leaf1) of group g. */
-INLINE void panel_fill(enum family f, const struct linear_job *j, int g, int leaf0, int leaf1, struct linear_scratch *s)
+INLINE void panel_fill(enum family f, bool fast, const struct linear_job *j, int g, int leaf0, int leaf1,
+                       struct linear_scratch *s)
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, end = 2 * leaf1 < blocks ? 2 * leaf1 : blocks;
@@ -181,7 +189,7 @@ INLINE void panel_fill(enum family f, const struct linear_job *j, int g, int lea
         struct block_at at = {0};
         int i = b - 2 * leaf0;
         at.w = family_block(f, group, b, &at.head);
-        panel_block(family_bits(f), at.w, s->panel + (size_t)i * PANEL_BLOCK);
+        panel_block(family_bits(f), fast, at.w, s->panel + (size_t)i * PANEL_BLOCK);
         for (int part = 0; part < (f == FAM_K6 ? 2 : 1); part++)
             vf_store(s->scale[i][part], packed_scale(f, &at, part));
         if (family_has_min(f))
@@ -193,33 +201,43 @@ typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int at,
                       struct linear_scratch *s);
 
 /* Few rows multiply straight from the packed bytes, tile after tile; more unpack each weight once for all of them. */
-INLINE void quant_group(enum family f, panel_fn *panel_rows, const struct linear_job *j, int g, int row0, int n,
-                        struct linear_scratch *s)
+INLINE void quant_group(enum family f, bool fast, panel_fn *panel_rows, const struct linear_job *j, int g, int row0,
+                        int n, struct linear_scratch *s)
 {
-    if (n <= in_place_rows(f)) {
-        for (int i = 0; i < n; i += tile_rows(n - i, QUANT_TILE))
-            quant_rows(f, false, j, g, row0 + i, n - i, 0, j->leaf0, j->leaf1, s);
+    int most = quant_rows_at_once(fast);
+    if (n <= in_place_rows(f, fast)) {
+        for (int i = 0; i < n; i += tile_rows(n - i, most))
+            quant_rows(f, false, fast, j, g, row0 + i, n - i, 0, j->leaf0, j->leaf1, s);
         return;
     }
     for (int a = j->leaf0, b; a < j->leaf1; a = b) {
         b = (a / SPAN_LEAVES + 1) * SPAN_LEAVES;
         b = b < j->leaf1 ? b : j->leaf1;
-        panel_fill(f, j, g, a, b, s);
-        for (int i = 0; i < n; i += tile_rows(n - i, QUANT_TILE))
+        panel_fill(f, fast, j, g, a, b, s);
+        for (int i = 0; i < n; i += tile_rows(n - i, most))
             panel_rows(j, g, row0 + i, n - i, i, a, b, s);
     }
 }
 
+/* Each twice: for inputs of sixteen bits, and for fast ones. */
 #define PANEL_KERNEL(name, fam)                                                                                        \
     static void name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,                  \
                      struct linear_scratch *s)                                                                         \
     {                                                                                                                  \
-        quant_rows(fam, true, j, g, row, n, at, leaf0, leaf1, s);                                                      \
+        quant_rows(fam, true, false, j, g, row, n, at, leaf0, leaf1, s);                                               \
+    }                                                                                                                  \
+    static void fast_##name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,           \
+                            struct linear_scratch *s)                                                                  \
+    {                                                                                                                  \
+        quant_rows(fam, true, true, j, g, row, n, at, leaf0, leaf1, s);                                                \
     }
 #define GROUP_KERNEL(name, fam, panel_name)                                                                            \
     static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)                     \
     {                                                                                                                  \
-        quant_group(fam, panel_name, j, g, row0, n, s);                                                                \
+        if (j->fast)                                                                                                   \
+            quant_group(fam, true, fast_##panel_name, j, g, row0, n, s);                                               \
+        else                                                                                                           \
+            quant_group(fam, false, panel_name, j, g, row0, n, s);                                                     \
     }
 PANEL_KERNEL(panel_u4, FAM_U4)
 PANEL_KERNEL(panel_u4m, FAM_U4M)

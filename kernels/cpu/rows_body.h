@@ -38,28 +38,37 @@ static void swiglu_row(const float *x, const float *x2, int n, float *y)
         store_tail(y + i, n - i, swiglu(load_tail(x + i, n - i), load_tail(x2 + i, n - i)));
 }
 
-/* Rounds to nearest even at a scale of amax / 32512. A block that holds an infinity or a NaN becomes all NaN: the bad
- * value must show. */
-static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile)
+/* Rounds to nearest even at a scale of amax / 32512, or of amax / 127. A block that holds an infinity or a NaN becomes
+ * all NaN: the bad value must show. */
+INLINE void quantise(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast)
 {
-    for (int b = 0; b < n / 32; b++, x += 32, q += tile * QUANT_BLOCK, m += tile) {
+    const float most = fast ? FAST_MAX : QUANT_MAX;
+    for (int b = 0; b < n / 32; b++, x += 32, q += tile * quant_block(fast), m += tile) {
         uint32_t bits = amax_bits32(x);
         float amax, inverse = 0;
         memcpy(&amax, &bits, 4);
-        m->d = amax / QUANT_MAX;
+        m->d = amax / most;
         if (amax < 1e-30f)
             m->d = 0;
         else if (bits >= 0x7f800000u)
             m->d = __builtin_nanf("");
         else
-            inverse = QUANT_MAX / amax;
+            inverse = most / amax;
         if (inverse > 0)
-            round32(x, inverse, q, m->half);
+            round32(x, inverse, q, m->half, fast);
         else
-            memset(q, 0, QUANT_BLOCK), m->half[0] = m->half[1] = 0;
+            memset(q, 0, quant_block(fast)), m->half[0] = m->half[1] = 0;
         m->sum = m->half[0] + m->half[1];
         m->s = m->d * (float)m->sum;
     }
+}
+
+static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast)
+{
+    if (fast)
+        quantise(x, n, q, m, tile, true);
+    else
+        quantise(x, n, q, m, tile, false);
 }
 
 static void to_cache(const float *x, int n, enum dtype t, void *dst)

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/vec_ymm.h"
 
-enum { TILE = 4, QUANT_TILE = 4 }; /* 4 rows x 16 outputs: 8 registers of sums, 2 of weights */
+enum { TILE = 4, QUANT_TILE = 4, FAST_TILE = 4 }; /* 4 rows x 16 outputs: 8 registers of sums, 2 of weights */
 
 typedef struct {
     __m256 a, b;
@@ -163,8 +163,16 @@ INLINE int32_t put16(const float *x, __m256 k, int8_t *to)
     return _mm_cvtsi128_si32(s);
 }
 
-INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2])
+INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2], bool fast)
 {
+    if (fast) {
+        __m256 v[4];
+        for (int i = 0; i < 4; i++)
+            v[i] = nearest8(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(k)));
+        sum[0] = sum[1] = 0;
+        put_plane(v, q, 1, sum);
+        return;
+    }
     sum[0] = put16(x, _mm256_set1_ps(k), q);
     sum[1] = put16(x + 16, _mm256_set1_ps(k), q + 32);
 }
@@ -214,7 +222,7 @@ INLINE __m256i chunk(int bits, const uint8_t *w, int c, int h)
         return load32(w + 64 * c + 32 * h);
     __m256i x = load32(w + 64 * (c % 4) + 32 * h);
     x = _mm256_and_si256(c < 4 ? x : _mm256_srli_epi16(x, 4), _mm256_set1_epi8(15));
-    return _mm256_or_si256(x, high_bits(bits, w, c, h));
+    return bits == 4 ? x : _mm256_or_si256(x, high_bits(bits, w, c, h));
 }
 
 /* Half h of two of a chunk's four columns, the even or the odd ones, as 16-bit integers. */
@@ -255,13 +263,7 @@ INLINE void dot_pairs(int R, const __m256i w[2], const int8_t *q, bool first, vi
     }
 }
 
-INLINE const int8_t *near_by(const int8_t *p)
-{
-    __asm__("" : "+r"(p));
-    return p;
-}
-
-INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+INLINE void dot_block_high(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     int n = bits == 6 ? 4 : 8;
     UNROLL for (int i = 0; i < n; i++)
@@ -275,16 +277,79 @@ INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, c
     }
 }
 
-/* Weights that take long to unpack are kept in a panel from fewer rows on. */
-INLINE int in_place_rows(enum family f)
+/* Products of pairs of columns are added in 16 bits for so many chunks: twice 127 times the largest weight fits as
+ * often.
+ */
+INLINE int chunks_in_16_bits(int bits)
 {
+    return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+}
+
+/* w times the signed bytes y, pairs of columns added. Signed weights are multiplied by their size, and y has their
+ * signs. */
+INLINE __m256i pair_products(int bits, __m256i w, __m256i y)
+{
+    return bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(y, w)) : _mm256_maddubs_epi16(w, y);
+}
+
+INLINE void add_in_order(__m256i *to, __m256i x, bool first, bool wide)
+{
+    *to = first ? x : wide ? _mm256_add_epi32(*to, x) : _mm256_add_epi16(*to, x);
+    __asm__("" : "+x"(*to)); /* see in_order */
+}
+
+/* R rows, as many as there are registers for. */
+INLINE void dot_few(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+{
+    __m256i few[FAST_TILE][2];
+    int n = bits == 6 ? 4 : 8, most = chunks_in_16_bits(bits);
+    __asm__("" : "+r"(w)); /* each time it is read again */
+    UNROLL for (int i = 0; i < n; i++)
+    {
+        int c = 4 * part + i;
+        __m256i x[2];
+        UNROLL for (int h = 0; h < 2; h++) x[h] = panel ? load32(w + 64 * c + 32 * h) : chunk(bits, w, c, h);
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            __m256i y = two_of(q + FAST_BLOCK * r + 4 * c);
+            add_in_order(&few[r][0], pair_products(bits, x[0], y), i % most == 0, false);
+            add_in_order(&few[r][1], pair_products(bits, x[1], y), i % most == 0, false);
+            if (i % most == most - 1) {
+                __m256i one = _mm256_set1_epi16(1);
+                add_in_order(&dot[r].a, _mm256_madd_epi16(few[r][0], one), i < most, true);
+                add_in_order(&dot[r].b, _mm256_madd_epi16(few[r][1], one), i < most, true);
+            }
+        }
+    }
+}
+
+INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+{
+    if (!fast) {
+        dot_block_high(bits, panel, part, R, w, q, dot);
+        return;
+    }
+    int most = bits == 4 ? 4 : 2;
+    UNROLL for (int r = 0; r < R; r += most)
+        dot_few(bits, panel, part, R - r < most ? R - r : most, w, q + FAST_BLOCK * r, dot + r);
+}
+
+/* Weights that take long to unpack are kept in a panel from fewer rows on. */
+INLINE int in_place_rows(enum family f, bool fast)
+{
+    (void)fast;
     return f == FAM_K6 ? QUANT_TILE : family_is_k(f) || family_bits(f) == 5 ? 2 * QUANT_TILE : 4 * QUANT_TILE;
 }
 
-INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)
+INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
     UNROLL for (int c = 0; c < 8; c++)
     {
+        if (fast) {
+            UNROLL for (int h = 0; h < 2; h++)
+                _mm256_store_si256((__m256i *)(out + 64 * c + 32 * h), chunk(bits, w, c, h));
+            continue;
+        }
         UNROLL for (int i = 0; i < 4; i++)
             _mm256_store_si256((__m256i *)(out + 128 * c + 32 * i), two_columns(bits, false, w, c, i / 2, i % 2));
     }

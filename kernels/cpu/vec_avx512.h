@@ -5,7 +5,8 @@
 
 #include "kernels/cpu/vec_ymm.h"
 
-enum { TILE = 8, QUANT_TILE = 4 }; /* 8 rows x 16 outputs: enough sums in flight for the latency of vpdpbusd */
+/* 8 sums of 16 outputs, of four rows in two planes or of eight in one: enough in flight for the latency of vpdpbusd */
+enum { TILE = 8, QUANT_TILE = 4, FAST_TILE = 8 };
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -145,35 +146,18 @@ INLINE float vf_max_lane(vf x)
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));
 }
 
-INLINE int32_t sum16(__m128i q)
-{
-    __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8((char)0x80)), _mm_setzero_si128());
-    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
-}
-
-/* Packs 32 integers of -127 .. 127 into bytes; the sums of the two halves, times `weight`, are added. */
-INLINE void put_plane(const __m256 v[4], int8_t *plane, int32_t weight, int32_t sum[2])
-{
-    __m256i lo = _mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
-    __m256i hi = _mm256_packs_epi32(_mm256_cvtps_epi32(v[2]), _mm256_cvtps_epi32(v[3]));
-    __m256i all = _mm256_packs_epi16(lo, hi); /* dwords 0,2,4,6 of lane order 0 4 1 5 2 6 3 7 */
-    all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256((__m256i *)plane, all);
-    sum[0] += weight * sum16(_mm256_castsi256_si128(all));
-    sum[1] += weight * sum16(_mm256_extracti128_si256(all, 1));
-}
-
-INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2])
+INLINE void round32(const float *x, float k, int8_t *q, int32_t sum[2], bool fast)
 {
     __m256 h[4], l[4];
     for (int i = 0; i < 4; i++) {
         __m256 n = nearest8(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(k)));
-        h[i] = nearest8(_mm256_mul_ps(n, _mm256_set1_ps(1.0f / 255.0f)));
+        h[i] = fast ? n : nearest8(_mm256_mul_ps(n, _mm256_set1_ps(1.0f / 255.0f)));
         l[i] = _mm256_sub_ps(n, _mm256_mul_ps(h[i], _mm256_set1_ps(255.0f))); /* exact: small integers */
     }
     sum[0] = sum[1] = 0;
-    put_plane(h, q, 255, sum);
-    put_plane(l, q + 32, 1, sum);
+    put_plane(h, q, fast ? 1 : 255, sum);
+    if (!fast)
+        put_plane(l, q + 32, 1, sum);
 }
 
 INLINE vi vi_load1(const int32_t *p)
@@ -227,9 +211,9 @@ INLINE __m512i four_of(const int8_t *q)
     return _mm512_set1_epi32(four);
 }
 
-INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
-    __m512i high[QUANT_TILE], low[QUANT_TILE];
+    __m512i high[MAX_TILE], low[MAX_TILE];
     int n = bits == 6 ? 4 : 8;
     UNROLL for (int i = 0; i < n; i++)
     {
@@ -237,23 +221,25 @@ INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, c
         __m512i x = chunk(bits, panel, w, c);
         UNROLL for (int r = 0; r < R; r++)
         {
-            const int8_t *at = q + QUANT_BLOCK * r + 4 * c;
+            const int8_t *at = q + quant_block(fast) * (size_t)r + 4 * c;
             high[r] = _mm512_dpbusd_epi32(i ? high[r] : _mm512_setzero_si512(), x, four_of(at));
-            low[r] = _mm512_dpbusd_epi32(i ? low[r] : _mm512_setzero_si512(), x, four_of(at + 32));
+            if (!fast)
+                low[r] = _mm512_dpbusd_epi32(i ? low[r] : _mm512_setzero_si512(), x, four_of(at + 32));
         }
     }
     UNROLL for (int r = 0; r < R; r++) dot[r] =
-        _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high[r], 8), high[r]), low[r]);
+        fast ? high[r] : _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high[r], 8), high[r]), low[r]);
 }
 
-INLINE int in_place_rows(enum family f)
+INLINE int in_place_rows(enum family f, bool fast)
 {
     (void)f;
-    return QUANT_TILE;
+    return fast ? FAST_TILE : QUANT_TILE;
 }
 
-INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)
+INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
+    (void)fast;
     UNROLL for (int c = 0; c < 8; c++) _mm512_storeu_si512(out + 64 * c, chunk(bits, false, w, c));
 }
 

@@ -12,7 +12,7 @@
 
 #define INLINE static inline
 #define UNROLL
-enum { TILE = 4, QUANT_TILE = 2 };
+enum { TILE = 4, QUANT_TILE = 2, FAST_TILE = 2 };
 
 #define LANES for (int i = 0; i < 16; i++)
 
@@ -178,15 +178,16 @@ INLINE int32_t nearest(float x)
     return (int32_t)(u - 0x4b400000u);
 }
 
-/* q = round to nearest even of x[i] * k for 32 floats, |q| <= QUANT_MAX, as planes, the high one
- * first; the sums of the two halves. */
-INLINE void round32(const float *x, float k, int8_t *to, int32_t sum[2])
+/* q = round to nearest even of x[i] * k for 32 floats, |q| <= QUANT_MAX, as planes, the high one first; fast: |q| <=
+ * FAST_MAX, one plane. The sums of the two halves. */
+INLINE void round32(const float *x, float k, int8_t *to, int32_t sum[2], bool fast)
 {
     sum[0] = sum[1] = 0;
     for (int i = 0; i < 32; i++) {
-        int32_t q = nearest(x[i] * k), h = nearest((float)q * (1.0f / 255.0f));
+        int32_t q = nearest(x[i] * k), h = fast ? q : nearest((float)q * (1.0f / 255.0f));
         to[i] = (int8_t)h;
-        to[32 + i] = (int8_t)(q - 255 * h);
+        if (!fast)
+            to[32 + i] = (int8_t)(q - 255 * h);
         sum[i / 16] += q;
     }
 }
@@ -236,29 +237,30 @@ INLINE int weight_at(int bits, bool panel, const uint8_t *w, int c, int j)
 }
 
 /* Exact dots of one packed block (pack.h) with the inputs of R rows; of 6-bit weights, of 16 columns: the part's. */
-INLINE void dot_block(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     memset(dot, 0, (size_t)R * sizeof dot[0]);
     for (int c = 4 * part, end = bits == 6 ? c + 4 : 8; c < end; c++)
         for (int j = 0; j < 64; j++) {
             int x = weight_at(bits, panel, w, c, j);
             for (int r = 0; r < R; r++) {
-                const int8_t *at = q + QUANT_BLOCK * r + 4 * c + j % 4;
-                dot[r].v[j / 4] += x * (255 * at[0] + at[32]);
+                const int8_t *at = q + quant_block(fast) * (size_t)r + 4 * c + j % 4;
+                dot[r].v[j / 4] += x * (fast ? at[0] : 255 * at[0] + at[32]);
             }
         }
 }
 
 /* Up to so many rows weights are multiplied from where they lie; more are worth a panel. */
-INLINE int in_place_rows(enum family f)
+INLINE int in_place_rows(enum family f, bool fast)
 {
     (void)f;
-    return QUANT_TILE;
+    return fast ? FAST_TILE : QUANT_TILE;
 }
 
 /* One block's weights, a byte each, chunk after chunk. */
-INLINE void panel_block(int bits, const uint8_t *w, uint8_t *out)
+INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
+    (void)fast;
     for (int c = 0; c < 8; c++)
         for (int j = 0; j < 64; j++)
             out[64 * c + j] = (uint8_t)weight_at(bits, false, w, c, j);

@@ -44,6 +44,24 @@ INLINE uint32_t amax_bits32(const float *x)
     return (uint32_t)_mm_cvtsi128_si32(s);
 }
 
+INLINE int32_t sum16(__m128i q)
+{
+    __m128i s = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8((char)0x80)), _mm_setzero_si128());
+    return _mm_cvtsi128_si32(s) + _mm_extract_epi16(s, 4) - 16 * 128;
+}
+
+/* Packs 32 integers of -127 .. 127 into bytes; the sums of the two halves, times `weight`, are added. */
+INLINE void put_plane(const __m256 v[4], int8_t *plane, int32_t weight, int32_t sum[2])
+{
+    __m256i lo = _mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
+    __m256i hi = _mm256_packs_epi32(_mm256_cvtps_epi32(v[2]), _mm256_cvtps_epi32(v[3]));
+    __m256i all = _mm256_packs_epi16(lo, hi); /* dwords 0,2,4,6 of lane order 0 4 1 5 2 6 3 7 */
+    all = _mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)plane, all);
+    sum[0] += weight * sum16(_mm256_castsi256_si128(all));
+    sum[1] += weight * sum16(_mm256_extracti128_si256(all, 1));
+}
+
 INLINE __m256 nearest8(__m256 x)
 {
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

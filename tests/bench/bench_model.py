@@ -7,7 +7,8 @@ reported ratio is the median over rounds of (ours / theirs) of the same round. A
 off the median is marked.
 
 usage: bench_model.py MODEL [--bench build/tests/model_bench] [--python PYTHON-WITH-llama_cpp] [--threads 2]
-                      [--rounds 7] [--isa auto] [--only NAME ...] [--out FILE]
+                      [--rounds 7] [--isa auto] [--precision high|fast] [--against high|fast]
+                      [--only NAME ...] [--out FILE]
 """
 
 import argparse
@@ -137,19 +138,24 @@ def main():
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--rounds", type=int, default=7)
     a.add_argument("--isa", default="auto")
+    a.add_argument("--precision", choices=("high", "fast"), default="high")
+    a.add_argument("--against", choices=("high", "fast"), help="ourselves with this precision, not llama.cpp")
     a.add_argument("--only", nargs="*", default=None)
     a.add_argument("--no-thief", action="store_true")
     a.add_argument("--out")
     args = a.parse_args()
-    ours = Side("ours", [args.bench, args.model, str(args.threads), args.isa])
-    theirs = Side("llama.cpp", [args.python, os.path.join(HERE, "llama_side.py"), args.model, str(args.threads)])
+    ours = Side("ours", [args.bench, args.model, str(args.threads), args.isa, args.precision])
+    if args.against:
+        theirs = Side(args.against, [args.bench, args.model, str(args.threads), args.isa, args.against])
+    else:
+        theirs = Side("llama.cpp", [args.python, os.path.join(HERE, "llama_side.py"), args.model, str(args.threads)])
     out = [
         f"{time.strftime('%Y-%m-%d %H:%M')}  {os.path.basename(args.model)}, {args.threads} threads, "
         f"{args.rounds} rounds",
         f"machine: {cpu_name()}, {os.cpu_count()} cores",
         f"ours: {ours.what[6:]}",
         f"theirs: {theirs.what[6:]}",
-        "tokens/s: ours (median [range]), llama.cpp (the same), ratio by round (median [range])",
+        f"tokens/s: ours (median [range]), {args.against or 'llama.cpp'} (the same), ratio by round (median [range])",
     ]
     print("\n".join(out), flush=True)
     for name, (command, tokens) in CASES.items():

@@ -26,7 +26,7 @@ struct bench {
     uint8_t *memory;   /* PROBE_MIB per thread */
     int n_threads, only_rows;
     const char *isa, *only_type;
-    bool cpu_time;
+    bool cpu_time, fast;
     struct rng rng;
     double int8_ops, f32_ops, bandwidth; /* probed, per second */
 };
@@ -325,7 +325,7 @@ int main(int argc, char **argv)
     struct bench b = {.ops = backend_cpu(), .n_threads = thread_cores()};
     struct err e = {0};
     int c;
-    while ((c = getopt(argc, argv, "t:i:q:m:c")) != -1) {
+    while ((c = getopt(argc, argv, "t:i:q:m:cf")) != -1) {
         if (c == 't')
             b.n_threads = atoi(optarg);
         else if (c == 'i')
@@ -336,12 +336,18 @@ int main(int argc, char **argv)
             b.only_rows = atoi(optarg);
         else if (c == 'c')
             b.cpu_time = true;
+        else if (c == 'f')
+            b.fast = true;
         else
             return 2;
     }
     const char *what = optind < argc ? argv[optind] : "all";
-    struct device_opts o = {
-        .n_threads = b.n_threads, .isa = b.isa, .max_rows = 1024, .max_logits = 1, .keeps_memory = true};
+    struct device_opts o = {.n_threads = b.n_threads,
+                            .isa = b.isa,
+                            .fast = b.fast,
+                            .max_rows = 1024,
+                            .max_logits = 1,
+                            .keeps_memory = true};
     if (b.n_threads < 1 || b.ops->open(&b.device, &o, &e) || pool_open(&b.pool, b.n_threads, &e)) {
         fprintf(stderr, "%s\n", e.code ? e.text : "threads must be positive");
         return 1;

@@ -45,10 +45,10 @@ struct bench {
     struct rng rng;
 };
 
-static int open_bench(struct bench *b, const char *path, const char *isa, struct err *e)
+static int open_bench(struct bench *b, const char *path, const char *isa, bool fast, struct err *e)
 {
     const struct device_opts o = {
-        .n_threads = b->n_threads, .isa = isa, .max_rows = MAX_ROWS, .max_logits = MAX_LOGITS};
+        .n_threads = b->n_threads, .isa = isa, .fast = fast, .max_rows = MAX_ROWS, .max_logits = MAX_LOGITS};
     b->ops = backend_cpu();
     TRY(model_open_gguf(&b->model, path, e));
     TRY(b->ops->open(&b->device, &o, e));
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
     char line[100];
     double answer = 0;
     if (argc < 3) {
-        fprintf(stderr, "usage: model_bench MODEL THREADS [ISA]\n");
+        fprintf(stderr, "usage: model_bench MODEL THREADS [ISA [high|fast]]\n");
         return 2;
     }
     log_setup(&(struct log_opts){.level = LOG_WARN});
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     b->n_threads = atoi(argv[2]);
     if (b->n_threads < 1)
         b->n_threads = thread_cores();
-    int rc = open_bench(b, argv[1], argc > 3 ? argv[3] : "auto", &e);
+    int rc = open_bench(b, argv[1], argc > 3 ? argv[3] : "auto", argc > 4 && strcmp(argv[4], "fast") == 0, &e);
     if (!rc) {
         struct device_facts f;
         b->ops->facts(b->device, &f);

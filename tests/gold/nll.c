@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -22,6 +23,8 @@ enum { MAX_TOKENS = 1 << 20 };
 #define NLL_BOUND 0.002
 #define AGREE_BOUND 0.99
 #endif
+#define FAST_NLL_BOUND 0.003 /* with inputs of eight bits */
+#define FAST_AGREE_BOUND 0.97
 
 struct comparison {
     double nll, reference;
@@ -66,8 +69,9 @@ static void test_nll_is_that_of_float64(void **state)
     compare(results, stored.data, n - 1, &c);
     print_message("NLL %.5f, float64 %.5f, next tokens agree %.2f%% of %d\n", c.nll, c.reference, 100.0 * c.agree / c.n,
                   c.n);
-    assert_true(fabs(c.nll - c.reference) <= NLL_BOUND);
-    assert_true(c.agree + 1 >= AGREE_BOUND * c.n);
+    bool fast = getenv("MOONSHIFT_TEST_FAST");
+    assert_true(fabs(c.nll - c.reference) <= (fast ? FAST_NLL_BOUND : NLL_BOUND));
+    assert_true(c.agree + 1 >= (fast ? FAST_AGREE_BOUND : AGREE_BOUND) * c.n);
     rig_close(&r);
     model_close(m);
     buf_free(&stored);

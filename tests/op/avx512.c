@@ -39,14 +39,11 @@ static void assert_same(const float *a, const float *b, size_t n, const char *wh
             fail_msg("%s: element %zu is %a, not %a", what, i, (double)b[i], (double)a[i]);
 }
 
-static void linear_twins(void **state)
+static void compare_linear(bool fast)
 {
-    (void)state;
     static const int row_counts[] = {1, 2, 3, 4, 5, 8, 15, 66};
     struct rng r;
     rng_init(&r, 31);
-    if (!can_run())
-        skip();
     for (int t = 0; t < DT_MATRICES; t++)
         for (int n = 0; n < 8; n++) {
             enum { OUT = 37, COLS = 1536 };
@@ -56,6 +53,7 @@ static void linear_twins(void **state)
             float *gain = random_floats(&r, COLS, 1.0f), *y[2];
             for (int e = 0; e < 2; e++) {
                 struct device *d = open_emulated(e);
+                d->opts.fast = fast;
                 struct weight *w = load(d, &src);
                 y[e] = calloc((size_t)rows * OUT, sizeof(float));
                 struct linear_args a = {.in = (enum linear_in)(n % 3),
@@ -81,6 +79,15 @@ static void linear_twins(void **state)
             free(gain);
             free((void *)src.data);
         }
+}
+
+static void linear_twins(void **state)
+{
+    (void)state;
+    if (!can_run())
+        skip();
+    compare_linear(false);
+    compare_linear(true);
 }
 
 static void attention_twins(void **state)
@@ -162,11 +169,13 @@ static void row_twins(void **state)
         }
         if (round % 2)
             x[rng_below(&r, N)] = odd[rng_below(&r, sizeof odd / sizeof *odd)];
-        memset(m, 0, sizeof m);
-        a->quantise_row(x, N, q[0], m[0], 1);
-        b->quantise_row(x, N, q[1], m[1], 1);
-        assert_memory_equal(q[0], q[1], sizeof q[0]);
-        assert_memory_equal(m[0], m[1], sizeof m[0]);
+        for (int fast = 0; fast < 2; fast++) {
+            memset(m, 0, sizeof m);
+            a->quantise_row(x, N, q[0], m[0], 1, fast);
+            b->quantise_row(x, N, q[1], m[1], 1, fast);
+            assert_memory_equal(q[0], q[1], N / 32 * quant_block(fast));
+            assert_memory_equal(m[0], m[1], sizeof m[0]);
+        }
         for (int t = DT_F16; t <= DT_BF16; t++) {
             a->to_cache(x, n, (enum dtype)t, h[0]);
             b->to_cache(x, n, (enum dtype)t, h[1]);

@@ -1,5 +1,5 @@
 /* The engine's own logprobs for the oracle in Python.
- *   nll_logprobs MODEL.gguf IDS.json [CHUNK [THREADS [f16|f32]]]
+ *   nll_logprobs MODEL.gguf IDS.json [CHUNK [THREADS [f16|f32 [high|fast]]]]
  * prints, for every id after the first, its logprob and the likeliest token at its place. */
 #include <stdlib.h>
 
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     struct model *m = NULL;
     int n;
     if (argc < 3) {
-        fprintf(stderr, "usage: %s MODEL.gguf IDS.json [CHUNK [THREADS [f16|f32]]]\n", argv[0]);
+        fprintf(stderr, "usage: %s MODEL.gguf IDS.json [CHUNK [THREADS [f16|f32 [high|fast]]]]\n", argv[0]);
         return 2;
     }
     int32_t *ids = rig_read_ids(argv[2], &n, &e);
@@ -37,7 +37,8 @@ int main(int argc, char **argv)
                          .max_logits = 64,
                          .n_seqs = 1,
                          .max_len = n,
-                         .kv = argc > 5 && strcmp(argv[5], "f32") == 0 ? DT_F32 : DT_F16};
+                         .kv = argc > 5 && strcmp(argv[5], "f32") == 0 ? DT_F32 : DT_F16,
+                         .fast = argc > 6 && strcmp(argv[6], "fast") == 0};
     int rc = !ids || n < 2 || chunk < 1 ? err_set(&e, E_INPUT, "no ids in %s, or a bad chunk", argv[2])
                                         : model_open_gguf(&m, argv[1], &e);
     if (!rc)

@@ -1,6 +1,6 @@
 /* Stands between a test and the CPU backend (the linker's --wrap=backend_cpu), so that the same test runs with each
  * instruction set: a device that names none gets the one of MOONSHIFT_TEST_ISA. tests/CMakeLists.txt links it to the
- * tests of ops, gold and layouts and runs them once for each set. */
+ * tests of ops, gold and layouts and runs them once for each set. With MOONSHIFT_TEST_FAST inputs are eight bits. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +18,7 @@ static int open_with(struct device **out, const struct device_opts *o, struct er
     bool chosen = isa && (!o->isa || strcmp(o->isa, "auto") == 0);
     if (chosen)
         with.isa = isa;
+    with.fast |= getenv("MOONSHIFT_TEST_FAST") != NULL;
     int rc = real->open(out, &with, e);
     if (chosen && rc == 0) {
         struct device_facts facts;

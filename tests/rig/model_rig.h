@@ -19,6 +19,7 @@ enum { RIG_BLOCK = 16, RIG_MAX_SEQS = 8 };
 struct rig_opts {
     int threads, max_rows, max_logits, n_seqs, max_len;
     const char *isa;
+    bool fast;
     enum dtype kv;
 };
 
@@ -73,7 +74,7 @@ static inline int rig_alloc_kv(struct rig *r, const struct rig_opts *o, struct e
 static inline int rig_open(struct rig *r, struct model *m, const struct rig_opts *o, struct err *e)
 {
     struct device_opts device = {
-        .n_threads = o->threads, .isa = o->isa, .max_rows = o->max_rows, .max_logits = o->max_logits};
+        .n_threads = o->threads, .isa = o->isa, .fast = o->fast, .max_rows = o->max_rows, .max_logits = o->max_logits};
     *r = (struct rig){.ops = backend_cpu(), .model = m};
     int rc = r->ops->open(&r->device, &device, e);
     if (!rc)
