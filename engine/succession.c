@@ -64,14 +64,16 @@ int live_call_start(struct live *l, const struct policy *p, struct world *w, int
     return verdict_stands(v) ? 0 : err_prefix(e, E_POLICY, "start: %s", verdict_name(v));
 }
 
-/* Its process may have ended while it was not live: once, another one takes its place. */
+/* Its process may have ended while it was not live, or be killed right now, with others: another one takes its place,
+ * a few times. */
 static int start_anew(struct live *l, const struct policy *p, struct world *w, int64_t now_ns, struct err *e)
 {
+    enum { TRIES = 3 };
     int rc = live_call_start(l, p, w, now_ns, e);
-    if (rc != E_GONE)
-        return rc;
-    rc = p->ops->renew ? p->ops->renew(p->ctx, e) : E_POLICY;
-    rc = rc ? rc : live_call_start(l, p, w, now_ns, e);
+    for (int i = 0; i < TRIES && rc == E_GONE; i++) {
+        rc = p->ops->renew ? p->ops->renew(p->ctx, e) : E_POLICY;
+        rc = rc ? rc : live_call_start(l, p, w, now_ns, e);
+    }
     return rc == E_GONE ? err_prefix(e, E_POLICY, "start: %s", verdict_name(VERDICT_CRASHED)) : rc;
 }
 

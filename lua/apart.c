@@ -504,12 +504,9 @@ static void metrics(void *ctx, const char *labels, struct buf *out)
                    counts[i].name, (unsigned long long)counts[i].n);
 }
 
-/* The spare has loaded it by now, or is about to have: its turn. Where both were killed at once, by whoever wants
- * memory back, one more is born. */
-static int renew(void *ctx, struct err *e)
+/* The spare's turn, where it lives; else one more is born. False: none can be. */
+static bool take_spare(struct apart *a)
 {
-    struct apart *a = ctx;
-    struct talk t = about(a, 2000000000);
     nursery_end(a->nursery, &a->live, NULL, 0);
     if (!born_lives(&a->spare)) {
         nursery_end(a->nursery, &a->spare, NULL, 0);
@@ -518,21 +515,48 @@ static int renew(void *ctx, struct err *e)
     a->live = a->spare;
     a->spare = (struct born){.pidfd = -1};
     a->resting = false;
-    if (a->live.pidfd < 0)
-        return err_set(e, E_SYS, "%s.lua: there is no process to take the place of the one that ended", a->name);
-    enum heard h = talk_wait(&a->talker, &t);
-    if (h != HEARD_END) {
-        lose(a, h, t.most_ns, e);
-        return E_POLICY;
-    }
-    if (a->talker.end.rc)
-        return take_error(&a->talker.end, e);
+    return a->live.pidfd >= 0;
+}
+
+static int put_params_back(struct apart *a, struct err *e)
+{
     struct buf values = {0};
     put_values(a, &values);
     int rc = set_params(a, values.data, values.len, e);
     buf_free(&values);
-    bear_spare(a);
     return rc;
+}
+
+/* It has loaded the policy by now, or is about to have. */
+static int settle_in(struct apart *a, struct err *e)
+{
+    struct talk t = about(a, 2000000000);
+    enum heard h = talk_wait(&a->talker, &t);
+    if (h != HEARD_END) {
+        lose(a, h, t.most_ns, e);
+        return h == HEARD_GONE ? E_GONE : E_POLICY;
+    }
+    if (a->talker.end.rc)
+        return take_error(&a->talker.end, e);
+    int rc = put_params_back(a, e);
+    return rc && a->live.pidfd < 0 ? E_GONE : rc;
+}
+
+/* Where whoever wants memory back kills all of them at once, one that still lives may be about to end: it is not the
+ * last one. */
+static int renew(void *ctx, struct err *e)
+{
+    enum { TRIES = 3 };
+    struct apart *a = ctx;
+    int rc = E_GONE;
+    for (int i = 0; i < TRIES && rc == E_GONE; i++) {
+        if (!take_spare(a))
+            return err_set(e, E_SYS, "%s.lua: there is no process to take the place of the one that ended", a->name);
+        rc = settle_in(a, e);
+    }
+    if (!rc)
+        bear_spare(a);
+    return rc == E_GONE ? E_POLICY : rc;
 }
 
 static void destroy(void *ctx)
