@@ -4,8 +4,8 @@ is the median of the ratios of single rounds. Code: files of this repository tha
 three beginnings. One stream, and many. Texts must be the same. What a request says is greedy, and a small model
 repeats itself more than a large one: a bound from above for prose. "again": each round asks what the rounds before have
 asked, as agents do; "new": no round does, so there is only the request's own text to guess from. Of one stream also the
-speed of generation alone, from the first token on: prompts are not drafted for. Further arguments are the servers', like
---cpu-precision fast."""
+speed of generation alone, from the first token on: prompts are not drafted for. Further arguments are the servers',
+like --cpu-precision fast."""
 
 import http.client
 import json
