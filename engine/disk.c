@@ -23,9 +23,9 @@ static struct kv_key model_key(const struct engine *engine)
     const struct kv_space *host = node_host_kv(&engine->node);
     char text[512], model[65];
     hash_hex(&s->disk.model, model);
-    snprintf(text, sizeof text, "%s %s %s %s %d %d %d %d", version_full, s->ops->name,
-             rank_facts(engine->node.ranks[0])->isa, model, (int)host->dtype, host->n_layers, (int)host->block_bytes,
-             s->block_size);
+    snprintf(text, sizeof text, "%s %s %s%s %s %d %d %d %d", version_full, s->ops->name,
+             rank_facts(engine->node.ranks[0])->isa, s->device.fast ? " fast" : "", model, (int)host->dtype,
+             host->n_layers, (int)host->block_bytes, s->block_size);
     return kv_key_root(&engine->world.kv, text);
 }
 

@@ -111,13 +111,15 @@ def a_reset_forgets_for_good():
 
 
 def another_model_begins_anew():
-    clean()
-    with site() as s:
-        complete(s)
-        wait_written(s, 192)
-    with site("--seed", "9") as s:
-        _, cached = complete(s)
-        assert cached == 0 and metric(s, "kv_disk_read_tokens_total") == 0
+    """And so does another precision of the same."""
+    for other in (["--seed", "9"], ["--cpu-precision", "fast"]):
+        clean()
+        with site() as s:
+            complete(s)
+            wait_written(s, 192)
+        with site(*other) as s:
+            _, cached = complete(s)
+            assert cached == 0 and metric(s, "kv_disk_read_tokens_total") == 0, other
 
 
 def refused(*args):
