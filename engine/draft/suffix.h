@@ -3,8 +3,9 @@
  * before. Each of the two is a suffix tree; the guess with the higher score counts, the request's own among equals.
  *
  * The trees are made beside the steps, by one thread: that of a request is handed to it with the prompt, and belongs to
- * the engine once it comes back (until then there is the tenant's only); what requests have said goes into the tenants'
- * trees in short slices under a lock. The engine's thread never waits for it: where it is inside, a guess does without.
+ * the engine once it comes back (until then there is the tenant's only), which adds what the request says as a step is
+ * taken in; what requests have said goes into the tenants' trees in short slices under a latch. The engine's thread
+ * never waits for it: where it is inside, a guess does without.
  * Nothing is made unless a policy has asked for guesses lately, so a policy that does not draft pays nothing.
  *
  * Made by a composition root before the engine, freed after it; the source's calls are the engine thread's.

@@ -138,7 +138,7 @@ static void a_rank_fails_while_sequences_are_swapped(void **state)
         assert_int_equal(engine_world(t.engine)->n_saving, 0);
         engine_destroy(t.engine);
     }
-    assert_true(n_failed > 0);
+    assert_true(n_failed >= LEAST_FAILED);
     model_close(m);
 }
 

@@ -101,7 +101,7 @@ static void fail_each_rank(const char *config, enum dtype type, const char *owne
         n_failed += failed;
         engine_destroy(t.engine);
     }
-    assert_true(n_failed > 0);
+    assert_true(n_failed >= LEAST_FAILED);
     model_close(m);
 }
 

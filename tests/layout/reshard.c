@@ -118,7 +118,7 @@ static void a_rank_fails_and_the_others_load_what_it_held(void **state)
         n_failed += has_failed(&t, rank);
         engine_destroy(t.engine);
     }
-    assert_true(n_failed > 0);
+    assert_true(n_failed >= LEAST_FAILED);
     model_close(m);
 }
 

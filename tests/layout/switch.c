@@ -269,7 +269,7 @@ static void a_rank_fails_while_the_partition_changes(void **state)
         n_failed += has_failed(&t, rank);
         engine_destroy(t.engine);
     }
-    assert_true(n_failed > 0);
+    assert_true(n_failed >= LEAST_FAILED);
     model_close(m);
 }
 

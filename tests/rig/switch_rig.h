@@ -286,6 +286,9 @@ static inline bool has_failed(const struct run *t, int rank)
     return dead != 0;
 }
 
+/* How many of four must have: all, but for short runs. */
+enum { LEAST_FAILED = N < 100 ? 1 : 4 };
+
 static inline void one_rank(struct run *quiet, struct model *m, const struct run_opts *like)
 {
     start_run(quiet, m,
