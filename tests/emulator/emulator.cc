@@ -166,7 +166,7 @@ progress run_warp(struct machine *m, unsigned first)
 }
 
 /* One CTA to its end; false: its threads wait for each other in different places. A warp goes on as far as it can
- * before the next one does: so what is wrong without a barrier between warps is wrong here. */
+ * before the next one does: so what needs a barrier between warps and has none is likelier to show. */
 bool run_cta(struct machine *m, unsigned n)
 {
     for (;;) {
