@@ -2,6 +2,7 @@
  * the threads too little to share, of a few leaves, whose results are kept apart and folded in order afterwards. The
  * sums are the same either way. Rows of a tree share what stands before it; the leaves in which it stands each of them
  * reads alone, with its own path in place of what is cached there. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -15,6 +16,8 @@ struct attn_item {
     int row0, n_rows;                      /* of the batch */
     int leaf0, leaf1;
     size_t partial; /* floats into the partial results; SIZE_MAX: folds by itself */
+    int first;      /* the item with the first leaves of the same queries */
+    _Atomic int left; /* of the first: items whose leaves are not done */
 };
 
 struct attn_call {
@@ -154,6 +157,42 @@ static void attend_tree(const struct attn_call *c, const struct attn_item *it, c
     }
 }
 
+/* One query's result of one leaf, of an item whose results are kept apart. */
+static float *partial_of(const struct attn_call *c, const struct attn_item *it, int leaf, int query)
+{
+    size_t n_q = (size_t)(it->n_rows * it->n_heads);
+    return c->partials + it->partial + ((size_t)leaf * n_q + (size_t)query) * c->ldo;
+}
+
+/* Not every row sees every leaf of its item: a sum of weights of 0, which no leaf that is seen has, says so. */
+static void clear_partials(const struct attn_call *c, const struct attn_item *it)
+{
+    if (it->partial == SIZE_MAX)
+        return;
+    for (int leaf = 0; leaf < it->leaf1 - it->leaf0; leaf++)
+        for (int q = 0; q < it->n_rows * it->n_heads; q++)
+            partial_of(c, it, leaf, q)[c->dim + 1] = 0;
+}
+
+/* Folds what was found of an item's queries in all leaves, for which further items stand behind it. */
+static void fold_item(const struct attn_call *c, int first, float *o)
+{
+    const struct attn_item *it = &c->items[first];
+    int end = first + 1;
+    while (end < c->n_items && c->items[end].first == first)
+        end++;
+    int n_q = it->n_rows * it->n_heads, leaves = c->items[end - 1].leaf1 - it->leaf0;
+    for (int q = 0; q < n_q; q++) {
+        float m = -__builtin_inff(), l = 0;
+        for (int leaf = 0; leaf < leaves; leaf++) {
+            const float *partial = partial_of(c, it, leaf, q);
+            if (partial[c->dim + 1] != 0)
+                c->d->kernels->fold(partial, (int)c->dim, &m, &l, o);
+        }
+        finish_query(c, it->row0 + q / it->n_heads, c->heads[it->first_head + q % it->n_heads], o, l);
+    }
+}
+
 static void attend_item(void *ctx, int item, int thread)
 {
     const struct attn_call *c = ctx;
@@ -191,37 +230,19 @@ static void attend_item(void *ctx, int item, int thread)
         .partial = it->partial == SIZE_MAX ? NULL : c->partials + it->partial,
     };
     load_queries(c, it, &s);
+    clear_partials(c, it);
     if (c->d->batch->seqs[it->seq].tree)
         attend_tree(c, it, &s, &j);
     else
         c->d->kernels->attend(&j);
-    if (it->partial != SIZE_MAX)
+    if (it->partial != SIZE_MAX) {
+        if (atomic_fetch_sub(&c->items[it->first].left, 1) == 1)
+            fold_item(c, it->first, s.o);
         return;
+    }
     for (int q = 0; q < n_q; q++)
         finish_query(c, it->row0 + q / it->n_heads, c->heads[it->first_head + q % it->n_heads],
                      s.o + (size_t)q * c->dim, s.l[q]);
-}
-
-/* Folds the partial results of the split items, which follow each other by leaves. */
-static void fold_splits(const struct attn_call *c)
-{
-    struct attn_space s = space_of(c, 0);
-    for (int i = 0, end; i < c->n_items; i = end) {
-        const struct attn_item *it = &c->items[i];
-        for (end = i + 1; end < c->n_items && it->partial != SIZE_MAX; end++)
-            if (c->items[end].leaf0 == it->leaf0)
-                break;
-        if (it->partial == SIZE_MAX)
-            continue;
-        int n_q = it->n_rows * it->n_heads, leaves = c->items[end - 1].leaf1 - it->leaf0;
-        for (int q = 0; q < n_q; q++) {
-            float m = -__builtin_inff(), l = 0;
-            for (int leaf = 0; leaf < leaves; leaf++)
-                c->d->kernels->fold(c->partials + it->partial + ((size_t)leaf * (size_t)n_q + (size_t)q) * c->ldo,
-                                    (int)c->dim, &m, &l, s.o);
-            finish_query(c, it->row0 + q / it->n_heads, c->heads[it->first_head + q % it->n_heads], s.o, l);
-        }
-    }
 }
 
 /* Orders the q heads by kv head: heads[start[k]] .. heads[start[k+1]-1] belong to kv head k. */
@@ -256,9 +277,11 @@ static void cut_rows(struct attn_call *c, struct attn_item it, const struct cutt
     }
     int leaf0 = first_seen(c->a, first) / ATTN_LEAF, leaf1 = last / ATTN_LEAF + 1;
     size_t n_q = (size_t)(it.n_rows * it.n_heads);
-    bool split = cut->leaves_per_item > 0 && it.n_rows == 1 && leaf1 - leaf0 > cut->leaves_per_item;
+    bool single = it.n_rows == 1 || !seq->tree; /* of a tree's rows each lays its results out by itself */
+    bool split = cut->leaves_per_item > 0 && single && leaf1 - leaf0 > cut->leaves_per_item;
     int step = split ? cut->leaves_per_item : leaf1 - leaf0;
     c->work_ns += (int64_t)n_q * (int64_t)c->dim * (leaf1 - leaf0) * ATTN_LEAF / 12;
+    it.first = c->n_items;
     for (int leaf = leaf0; leaf < leaf1; leaf += step) {
         it.leaf0 = leaf;
         it.leaf1 = leaf + step < leaf1 ? leaf + step : leaf1;
@@ -267,8 +290,10 @@ static void cut_rows(struct attn_call *c, struct attn_item it, const struct cutt
             it.partial = *floats;
             *floats += (size_t)(it.leaf1 - leaf) * n_q * c->ldo;
         }
-        if (fill)
+        if (fill) {
             c->items[c->n_items] = it;
+            c->items[it.first].left = c->n_items - it.first + 1;
+        }
         c->n_items++;
     }
 }
@@ -332,5 +357,4 @@ void cpu_attention(struct device *d, const struct attention_args *a)
     if (device_failed(d) || !plan(&c))
         return;
     device_run(d, c.n_items, c.work_ns, attend_item, &c);
-    fold_splits(&c);
 }

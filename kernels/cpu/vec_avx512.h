@@ -231,10 +231,11 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
         fast ? high[r] : _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high[r], 8), high[r]), low[r]);
 }
 
+/* Two to four tiles, since unpacking is cheap beside products; not so of five and six bits. */
 INLINE int in_place_rows(enum family f, bool fast)
 {
-    (void)f;
-    return fast ? FAST_TILE : QUANT_TILE;
+    int bits = family_bits(f), tiles = bits == 5 || bits == 6 ? 1 : 4;
+    return tiles * (fast ? FAST_TILE : QUANT_TILE);
 }
 
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)

@@ -1,8 +1,13 @@
 /* Our side of the model benchmark: loads a GGUF file, then obeys one command a line and answers each with one line. It
- * drives the forward through the backend, as a rank does, without queues or policies. prefill N         a prompt of N
- * tokens from an empty cache: seconds decode S D N      N steps of S sequences, each with D tokens in its cache:
- * seconds bandwidth         bytes per second that THREADS threads read from memory usage: model_bench MODEL THREADS
- * [ISA] */
+ * drives the forward through the backend, as a rank does, without queues or policies.
+ *
+ *   prefill N        a prompt of N tokens from an empty cache: seconds
+ *   decode S D N     N steps of S sequences, each with D tokens in its cache: seconds
+ *   verify R D N     N steps of R rows of one sequence with D tokens in its cache, each with logits, as a chain of
+ *                    draft tokens is verified: seconds
+ *   bandwidth        bytes per second that THREADS threads read from memory
+ *
+ * usage: model_bench MODEL THREADS [ISA [high|fast]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +83,24 @@ static int32_t any_token(struct bench *b)
     return (int32_t)rng_below(&b->rng, (uint64_t)model_config(b->model)->vocab);
 }
 
+/* Runs the step of b->seqs with these rows; each of b->logit_rows chooses a token. */
+static int run_step(struct bench *b, int rows, int n_seqs, int n_logits, struct err *e)
+{
+    for (int i = 0; i < n_logits; i++)
+        b->samples[i] = (struct sample_row){.how = &b->greedy, .given = -1, .n_top = -1};
+    const struct batch batch = {.n_rows = rows,
+                                .ids = b->ids,
+                                .positions = b->positions,
+                                .n_seqs = n_seqs,
+                                .seqs = b->seqs,
+                                .n_logits = n_logits,
+                                .logit_rows = b->logit_rows,
+                                .samples = b->samples,
+                                .results = b->results};
+    struct step_time t;
+    return forward_run(&b->forward, &b->site, &batch, &t, e);
+}
+
 /* One step: n rows of each of the sequences first .. first+n_seqs-1; the last row of each chooses its next token. */
 static int step(struct bench *b, int first, int n_seqs, int n, struct err *e)
 {
@@ -90,20 +113,9 @@ static int step(struct bench *b, int first, int n_seqs, int n, struct err *e)
             b->positions[rows] = b->depth[s] + k;
         }
         b->logit_rows[i] = rows - 1;
-        b->samples[i] = (struct sample_row){.how = &b->greedy, .given = -1, .n_top = -1};
         b->depth[s] += n;
     }
-    const struct batch batch = {.n_rows = rows,
-                                .ids = b->ids,
-                                .positions = b->positions,
-                                .n_seqs = n_seqs,
-                                .seqs = b->seqs,
-                                .n_logits = n_seqs,
-                                .logit_rows = b->logit_rows,
-                                .samples = b->samples,
-                                .results = b->results};
-    struct step_time t;
-    TRY(forward_run(&b->forward, &b->site, &batch, &t, e));
+    TRY(run_step(b, rows, n_seqs, n_seqs, e));
     for (int i = 0; i < n_seqs; i++)
         b->last[first + i] = b->results[i].token;
     return 0;
@@ -124,17 +136,40 @@ static int prefill(struct bench *b, int n, double *took, struct err *e)
     return 0;
 }
 
+/* Sequence s with so many tokens in its cache. */
+static int fill(struct bench *b, int s, int depth, struct err *e)
+{
+    if (b->depth[s] < depth) {
+        b->depth[s] = 0;
+        while (b->depth[s] < depth)
+            TRY(step(b, s, 1, depth - b->depth[s] < MAX_ROWS ? depth - b->depth[s] : MAX_ROWS, e));
+    }
+    b->depth[s] = depth; /* what an earlier run wrote past it is written over */
+    b->last[s] = any_token(b);
+    return 0;
+}
+
+static int verify(struct bench *b, int rows, int depth, int n, double *took, struct err *e)
+{
+    TRY(fill(b, 0, depth, e));
+    double t = seconds(b);
+    for (int i = 0; i < n; i++) {
+        b->seqs[0] = (struct batch_seq){.n_rows = rows, .pos0 = depth, .blocks = b->blocks[0]};
+        for (int k = 0; k < rows; k++) {
+            b->ids[k] = any_token(b);
+            b->positions[k] = depth + k;
+            b->logit_rows[k] = k;
+        }
+        TRY(run_step(b, rows, 1, rows, e));
+    }
+    *took = seconds(b) - t;
+    return 0;
+}
+
 static int decode(struct bench *b, int n_seqs, int depth, int n, double *took, struct err *e)
 {
-    for (int s = 0; s < n_seqs; s++) {
-        if (b->depth[s] < depth) {
-            b->depth[s] = 0;
-            while (b->depth[s] < depth)
-                TRY(step(b, s, 1, depth - b->depth[s] < MAX_ROWS ? depth - b->depth[s] : MAX_ROWS, e));
-        }
-        b->depth[s] = depth; /* what an earlier run wrote past it is written over */
-        b->last[s] = any_token(b);
-    }
+    for (int s = 0; s < n_seqs; s++)
+        TRY(fill(b, s, depth, e));
     double t = seconds(b);
     for (int i = 0; i < n; i++)
         TRY(step(b, 0, n_seqs, 1, e));
@@ -204,6 +239,9 @@ static int obey(struct bench *b, const char *line, double *answer, struct err *e
     if (n == 4 && !strcmp(verb, "decode") && v[0] > 0 && v[0] <= MAX_SEQS && v[1] >= 0 && v[2] > 0 &&
         v[1] + v[2] <= SEQ_TOKENS)
         return decode(b, v[0], v[1], v[2], answer, e);
+    if (n == 4 && !strcmp(verb, "verify") && v[0] > 0 && v[0] <= MAX_LOGITS && v[1] >= 0 && v[2] > 0 &&
+        v[1] + v[0] <= SEQ_TOKENS)
+        return verify(b, v[0], v[1], v[2], answer, e);
     if (n == 1 && !strcmp(verb, "bandwidth"))
         return bandwidth(b, answer, e);
     return err_set(e, E_INPUT, "what is '%.60s'?", line);
