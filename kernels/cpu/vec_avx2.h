@@ -329,7 +329,7 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
         dot_block_high(bits, panel, part, R, w, q, dot);
         return;
     }
-    int most = bits == 4 ? 4 : 2;
+    int most = bits == 4 || bits == 8 ? 4 : 2;
     UNROLL for (int r = 0; r < R; r += most)
         dot_few(bits, panel, part, R - r < most ? R - r : most, w, q + FAST_BLOCK * r, dot + r);
 }
