@@ -191,9 +191,9 @@ int machine_backend(const struct opts *o, backend_finder *find, const struct bac
             "--device %s: this program was built without it; build it where nvcc is found (cmake -DMOONSHIFT_CUDA=on), "
             "or use --device cpu",
             name);
-    if (o->cpu_precision && strcmp(o->cpu_precision, "fast") == 0 && strcmp((*out)->name, "cpu") != 0)
-        return err_set(e, E_INPUT, "--cpu-precision fast: --device %s has no such choice; it is for --device cpu",
-                       (*out)->name);
+    if (o->cpu_precision && strcmp((*out)->name, "cpu") != 0)
+        return err_set(e, E_INPUT, "--cpu-precision %s: --device %s has no such choice; it is for --device cpu",
+                       o->cpu_precision, (*out)->name);
     if (o->devices && !(*out)->n_devices)
         return err_set(e, E_INPUT, "--devices is for GPUs: give --device cuda, too");
     return 0;

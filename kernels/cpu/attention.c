@@ -15,8 +15,8 @@ struct attn_item {
     int seq, kv_head, first_head, n_heads; /* q heads of the kv head: entries of heads[] */
     int row0, n_rows;                      /* of the batch */
     int leaf0, leaf1;
-    size_t partial; /* floats into the partial results; SIZE_MAX: folds by itself */
-    int first;      /* the item with the first leaves of the same queries */
+    size_t partial;   /* floats into the partial results; SIZE_MAX: folds by itself */
+    int first;        /* the item with the first leaves of the same queries */
     _Atomic int left; /* of the first: items whose leaves are not done */
 };
 

@@ -138,7 +138,7 @@ def main():
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--rounds", type=int, default=7)
     a.add_argument("--isa", default="auto")
-    a.add_argument("--precision", choices=("high", "fast"), default="high")
+    a.add_argument("--precision", choices=("high", "fast"), default="fast")
     a.add_argument("--against", choices=("high", "fast"), help="ourselves with this precision, not llama.cpp")
     a.add_argument("--only", nargs="*", default=None)
     a.add_argument("--no-thief", action="store_true")

@@ -1,8 +1,11 @@
 /* Speed of the CPU ops against what the machine can do: Gop/s of linear layers beside an in-run probe of int8 (or f32)
- * multiply-adds, GB/s of their weights and of cached keys and values beside an in-run probe of memory reads; GB/s at
- * which matrices are loaded beside copying them. One row a line; probes before every row. usage: kernels_bench [-t
- * THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-c] [linear|attention|load|all] -c  count processor time instead of wall time:
- * for one thread on a busy machine */
+ * multiply-adds by the widest instructions that the ops have, GB/s of their weights and of cached keys and values
+ * beside an in-run probe of memory reads; GB/s at which matrices are loaded beside copying them. One row a line; probes
+ * before every row.
+ *
+ * usage: kernels_bench [-t THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-f] [-c] [linear|attention|load|all]
+ *   -f  inputs of eight bits
+ *   -c  count processor time instead of wall time: for one thread on a busy machine */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,6 +97,31 @@ __attribute__((target("avx2,fma"))) static void f32_item(void *ctx, int item, in
     _mm256_storeu_ps((float *)ctx + 8 * item, acc[0]);
 }
 
+/* 64 products and as many sums an instruction. */
+__attribute__((target("avx512f,avx512vnni"))) static void vnni_item(void *ctx, int item, int thread)
+{
+    (void)ctx, (void)item, (void)thread;
+    for (int n = 0; n < PROBE_LOOPS; n++)
+        __asm__ volatile(".irp r,0,1,2,3,4,5,6,7,8,9\n"
+                         "vpdpbusd %%zmm15, %%zmm14, %%zmm\\r\n"
+                         ".endr" ::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9");
+    _mm256_zeroupper();
+}
+
+__attribute__((target("avx512f"))) static void wide_f32_item(void *ctx, int item, int thread)
+{
+    __m512 acc[CHAINS], w = _mm512_set1_ps(0.5f), x = _mm512_set1_ps(1.0f);
+    (void)thread;
+    for (int i = 0; i < CHAINS; i++)
+        acc[i] = _mm512_setzero_ps();
+    for (int n = 0; n < PROBE_LOOPS; n++)
+        _Pragma("GCC unroll 10") for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_fmadd_ps(acc[i], w, x);
+    for (int i = 1; i < CHAINS; i++)
+        acc[0] = _mm512_add_ps(acc[0], acc[i]);
+    _mm512_storeu_ps((float *)ctx + 16 * item, acc[0]);
+}
+
 static double probe(struct bench *b, pool_fn *fn, double ops_per_instruction)
 {
     static _Alignas(64) uint8_t sink[64 * 32];
@@ -122,10 +150,21 @@ static void read_item(void *ctx, int item, int thread)
     __asm__ volatile("" : : "r"(sum[0]));
 }
 
+#if defined(__x86_64__)
+static bool uses_avx512(const struct bench *b)
+{
+    bool asked = !b->isa || strcmp(b->isa, "auto") == 0 || strcmp(b->isa, "avx512") == 0;
+    return asked && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
 static void run_probes(struct bench *b)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (uses_avx512(b)) {
+        b->int8_ops = probe(b, vnni_item, 128);
+        b->f32_ops = probe(b, wide_f32_item, 32);
+    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         b->int8_ops = probe(b, int8_item, 64);
         b->f32_ops = probe(b, f32_item, 16);
     }

@@ -112,7 +112,7 @@ def a_reset_forgets_for_good():
 
 def another_model_begins_anew():
     """And so does another precision of the same."""
-    for other in (["--seed", "9"], ["--cpu-precision", "fast"]):
+    for other in (["--seed", "9"], ["--cpu-precision", "high"]):
         clean()
         with site() as s:
             complete(s)
