@@ -1,0 +1,54 @@
+"""ik_llama.cpp's side of the model benchmark, by the ctypes interface of ik-llama-cpp-python: the same commands as
+model_bench.c, and nll. Weights are repacked at load and attention is flash attention, its fastest. Steps of several
+sequences are not asked of it: this version ends in them with a segmentation fault, so it answers nan.
+usage: ik_side.py MODEL THREADS"""
+
+import ctypes
+import sys
+
+import ik_llama_cpp._ctypes_api as api
+from ik_llama_cpp._lib_loader import load_shared_library
+from peer_side import BATCH, SEQS, TOKENS, PeerSide, obey
+
+QUIET = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+
+
+class Side(PeerSide):
+    def __init__(self, path, threads):
+        self.lib = load_shared_library()
+        self.lib.llama_kv_cache_seq_rm.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32]
+        self.lib.llama_synchronize.argtypes = [ctypes.c_void_p]
+        self.lib.llama_log_set(QUIET, None)
+        self.lib.llama_get_logits_ith.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+        self.lib.llama_get_logits_ith.restype = ctypes.POINTER(ctypes.c_float)
+        api.llama_backend_init()
+        m = api.llama_model_default_params()
+        m.n_gpu_layers = 0
+        m.repack_tensors = True
+        self.model = api.llama_model_load_from_file(path.encode(), m)
+        c = api.llama_context_default_params()
+        c.n_ctx, c.n_batch, c.n_ubatch, c.n_seq_max = SEQS * TOKENS, BATCH, 512, SEQS
+        c.n_threads = c.n_threads_batch = threads
+        c.flash_attn = True
+        self.ctx = api.llama_init_from_model(self.model, c)
+        super().__init__(
+            api.llama_vocab_n_tokens(api.llama_model_get_vocab(self.model)), api.llama_batch_init(BATCH, 0, 1)
+        )
+
+    def run(self):
+        return api.llama_decode(self.ctx, self.batch)
+
+    def logits(self, i):
+        return self.lib.llama_get_logits_ith(self.ctx, i)
+
+    def wait(self):
+        self.lib.llama_synchronize(self.ctx)
+
+    def remove(self, s, depth):
+        self.lib.llama_kv_cache_seq_rm(self.ctx, s, depth, -1)
+
+    def decode(self, n_seqs, depth, n):
+        return super().decode(n_seqs, depth, n) if n_seqs == 1 else float("nan")
+
+
+obey(Side(sys.argv[1], int(sys.argv[2])), "ik_llama.cpp, repacked, flash attention")
