@@ -7,7 +7,7 @@ import random
 import sys
 import time
 
-BATCH, SEQS, TOKENS = 1024, 32, 2048
+BATCH, SEQS, TOKENS = 1024, 16, 4096
 
 
 class PeerSide:
