@@ -1,5 +1,5 @@
 /* Attention of a step: cut into items of one kv head and a few rows of one sequence, all leaves; or, when that gives
- * the threads too little to share, of a few leaves, whose results are kept apart and folded in order afterwards. The
+ * the threads too little to share, of a few leaves, whose results are kept apart and folded in order by the last. The
  * sums are the same either way. Rows of a tree share what stands before it; the leaves in which it stands each of them
  * reads alone, with its own path in place of what is cached there. */
 #include <stdatomic.h>
@@ -193,24 +193,21 @@ static void fold_item(const struct attn_call *c, int first, float *o)
     }
 }
 
-static void attend_item(void *ctx, int item, int thread)
+static struct attend_job job_of(const struct attn_call *c, const struct attn_item *it, const struct attn_space *s)
 {
-    const struct attn_call *c = ctx;
-    const struct attn_item *it = &c->items[item];
     const struct kv_view *kv = &c->a->kv;
     enum dtype t = kv->space->dtype;
-    struct attn_space s = space_of(c, thread);
     size_t k_bytes = kv_key_bytes(t, kv->tokens_per_block, kv->head_dim);
     size_t v_bytes = kv_value_bytes(t, kv->tokens_per_block, kv->head_dim);
     int n_q = it->n_rows * it->n_heads;
     bool widen = t != DT_F32 && n_q >= WIDEN_QUERIES;
-    struct attend_job j = {
+    return (struct attend_job){
         .n_q = n_q,
         .head_dim = kv->head_dim,
         .padded_dim = (int)c->dim,
-        .q = s.q,
-        .lo = s.lo,
-        .hi = s.hi,
+        .q = s->q,
+        .lo = s->lo,
+        .hi = s->hi,
         .dtype = t,
         .head = (const uint8_t *)kv->space->base +
                 (size_t)kv->layer * (size_t)kv->space->n_blocks * kv->space->block_bytes +
@@ -221,14 +218,22 @@ static void attend_item(void *ctx, int item, int thread)
         .tokens_per_block = kv->tokens_per_block,
         .leaf0 = it->leaf0,
         .leaf1 = it->leaf1,
-        .k_tile = widen ? s.k_tile : NULL,
-        .v_tile = widen ? s.v_tile : NULL,
-        .leaf_o = s.leaf_o,
-        .m = s.m,
-        .l = s.l,
-        .o = s.o,
+        .k_tile = widen ? s->k_tile : NULL,
+        .v_tile = widen ? s->v_tile : NULL,
+        .leaf_o = s->leaf_o,
+        .m = s->m,
+        .l = s->l,
+        .o = s->o,
         .partial = it->partial == SIZE_MAX ? NULL : c->partials + it->partial,
     };
+}
+
+static void attend_item(void *ctx, int item, int thread)
+{
+    const struct attn_call *c = ctx;
+    const struct attn_item *it = &c->items[item];
+    struct attn_space s = space_of(c, thread);
+    struct attend_job j = job_of(c, it, &s);
     load_queries(c, it, &s);
     clear_partials(c, it);
     if (c->d->batch->seqs[it->seq].tree)
@@ -240,7 +245,7 @@ static void attend_item(void *ctx, int item, int thread)
             fold_item(c, it->first, s.o);
         return;
     }
-    for (int q = 0; q < n_q; q++)
+    for (int q = 0; q < j.n_q; q++)
         finish_query(c, it->row0 + q / it->n_heads, c->heads[it->first_head + q % it->n_heads],
                      s.o + (size_t)q * c->dim, s.l[q]);
 }
@@ -277,8 +282,8 @@ static void cut_rows(struct attn_call *c, struct attn_item it, const struct cutt
     }
     int leaf0 = first_seen(c->a, first) / ATTN_LEAF, leaf1 = last / ATTN_LEAF + 1;
     size_t n_q = (size_t)(it.n_rows * it.n_heads);
-    bool single = it.n_rows == 1 || !seq->tree; /* of a tree's rows each lays its results out by itself */
-    bool split = cut->leaves_per_item > 0 && single && leaf1 - leaf0 > cut->leaves_per_item;
+    bool together = it.n_rows == 1 || !seq->tree; /* of a tree's rows each lays its results out by itself */
+    bool split = cut->leaves_per_item > 0 && together && leaf1 - leaf0 > cut->leaves_per_item;
     int step = split ? cut->leaves_per_item : leaf1 - leaf0;
     c->work_ns += (int64_t)n_q * (int64_t)c->dim * (leaf1 - leaf0) * ATTN_LEAF / 12;
     it.first = c->n_items;

@@ -50,27 +50,12 @@ static void plain_inputs(const struct linear_call *c, int row, float *y)
         k->swiglu_row(act_row(a->x, row), act_row(a->x2, row), c->cols, y);
 }
 
-/* Fetches what rows [first, end) of the quantised inputs are written to: other threads read it last, and stores, which
- * go in order, would wait for one line after the other. */
-static void claim_lines(const struct linear_call *c, int first, int end)
-{
-    size_t block = quant_block(c->d->opts.fast), from = quant_at(c->blocks, c->tile, (size_t)first);
-    size_t to = quant_at(c->blocks, c->tile, (size_t)end - 1) + (c->blocks - 1) * c->tile + 1;
-    const char *q = (const char *)c->q, *meta = (const char *)c->meta;
-    for (size_t i = from * block; i < to * block; i += 64)
-        __asm__ volatile("prefetchw %0" : : "m"(q[i]));
-    for (size_t i = from * sizeof *c->meta; i < to * sizeof *c->meta; i += 64)
-        __asm__ volatile("prefetchw %0" : : "m"(meta[i]));
-}
-
 static void input_item(void *ctx, int item, int thread)
 {
     const struct linear_call *c = ctx;
     const struct linear_args *a = c->a;
     int first = item * c->rows_per_item, end = first + c->rows_per_item;
     end = end < a->rows ? end : a->rows;
-    if (c->q)
-        claim_lines(c, first, end);
     for (int r = first; r < end; r++) {
         const float *x = act_row(a->x, r);
         if (a->in != LINEAR_PLAIN) {

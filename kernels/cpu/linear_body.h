@@ -138,16 +138,18 @@ INLINE void quant_tile(enum family f, bool panel, bool fast, int R, const struct
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
-    size_t input = quant_at(j->blocks, j->tile, (size_t)row), block_bytes = (size_t)family_block_bytes(f);
-    const uint8_t *next = group + (size_t)(2 * leaf1 < blocks ? 2 * leaf1 : blocks) * block_bytes;
+    int span = (2 * leaf1 < blocks ? 2 * leaf1 : blocks) - 2 * leaf0;
+    size_t input = quant_at(j->blocks, j->tile, (size_t)row);
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
         vf acc[MAX_TILE];
         UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
             struct block_at block = block_find(f, panel, group, b, 2 * leaf0, s);
-            if (panel && at == 0) /* what the next panel is made of lies behind this one's */
-                prefetch_bytes(next + (size_t)(b - 2 * leaf0) * block_bytes, family_block_bytes(f));
+            if (panel && at == 0) { /* what the next panel is made of lies behind this one's */
+                const uint8_t *head, *next = family_block(f, group, b + span, &head);
+                prefetch_bytes(next, family_block_bytes(f));
+            }
             size_t i = input + (size_t)(b - first) * j->tile;
             block_add(f, panel, fast, R, &block, j->q + i * quant_block(fast), j->meta + i, acc);
         }

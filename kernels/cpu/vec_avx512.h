@@ -231,7 +231,7 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
         fast ? high[r] : _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high[r], 8), high[r]), low[r]);
 }
 
-/* Two to four tiles, since unpacking is cheap beside products; not so of five and six bits. */
+/* Four tiles, since unpacking is cheap beside products; of five and six bits, where it is not, one. */
 INLINE int in_place_rows(enum family f, bool fast)
 {
     int bits = family_bits(f), tiles = bits == 5 || bits == 6 ? 1 : 4;

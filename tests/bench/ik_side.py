@@ -1,6 +1,6 @@
 """ik_llama.cpp's side of the model benchmark, by the ctypes interface of ik-llama-cpp-python: the same commands as
 model_bench.c, and nll. Weights are repacked at load and attention is flash attention, its fastest. Steps of several
-sequences are not asked of it: this version ends in them with a segmentation fault, so it answers nan.
+sequences are not asked of it (it answers nan): version 0.1.5 aborts in them, in its flash attention (S > 0).
 usage: ik_side.py MODEL THREADS"""
 
 import ctypes
