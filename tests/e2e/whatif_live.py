@@ -64,13 +64,16 @@ def live(s):
 
 
 def children(pid):
+    """Who runs a program of its own: between fork and exec a child still has its parent's words."""
     out = []
     for path in glob.glob("/proc/[0-9]*/stat"):
         try:
             fields = open(path).read().rsplit(")", 1)[1].split()
             if int(fields[1]) == pid and fields[0] != "Z":
-                words = open(os.path.dirname(path) + "/cmdline").read().split("\0")
-                out.append((int(path.split("/")[2]), words))
+                child = int(path.split("/")[2])
+                words = open(f"/proc/{child}/cmdline").read().split("\0")
+                if "--trace" in words:
+                    out.append((child, words))
         except OSError:
             pass  # it has gone meanwhile
     return out
