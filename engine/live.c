@@ -235,18 +235,21 @@ static bool has_room(const struct plan *p)
     return p->n_running < p->seats && has_rows(p);
 }
 
-/* Has any group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by
+/* Has the group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by
  * the policy that it takes none. */
+static bool has_room_for(const struct plan *p, const struct group *g, const struct request *r)
+{
+    int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + kv_reserve(&p->world->kv);
+    bool lies_well = !r->parked || r->place == g->place || world_in_host(p->world, r);
+    return !g->held && g->canary == r->canary && lies_well && need <= plan_blocks(p, g->id);
+}
+
 static bool fits_somewhere(const struct plan *p, const struct request *r)
 {
     struct partition *t = &p->world->partition;
-    for (int i = 0; i < t->n_groups; i++) {
-        const struct group *g = partition_group(t, i);
-        int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + kv_reserve(&p->world->kv);
-        bool lies_well = !r->parked || r->place == g->place || world_in_host(p->world, r);
-        if (!g->held && g->canary == r->canary && lies_well && need <= plan_blocks(p, g->id))
+    for (int i = 0; i < t->n_groups; i++)
+        if (has_room_for(p, partition_group(t, i), r))
             return true;
-    }
     return false;
 }
 
@@ -279,12 +282,12 @@ static bool can_be_homeless(const struct world *w, enum side s)
     return true;
 }
 
-/* Has a request that ranks after r begun since r last made progress? */
-static bool is_overtaken(const struct world *w, const struct request *r)
+/* Has a request that ranks after r begun since then? */
+static bool is_overtaken(const struct world *w, const struct request *r, int64_t since_ns)
 {
     for (int i = 0; i < w->running.n; i++) {
         const struct request *x = w->running.items[i];
-        if (!x->parent && x->canary == r->canary && x->key > r->key && x->first_scheduled_ns > r->progress_ns)
+        if (!x->parent && x->canary == r->canary && x->key > r->key && x->first_scheduled_ns > since_ns)
             return true;
     }
     return false;
@@ -295,24 +298,53 @@ static bool is_late(const struct world *w, const struct request *r, int64_t now_
     return now_ns - r->progress_ns >= w->limits.starvation_ns;
 }
 
-/* Late, with room beside it, and not only for a moment: where a long queue is served in order, whoever is first in it
- * waits late until the group that it is meant for ends its step. */
-static bool is_passed_over(const struct world *w, struct request *r, int64_t now_ns)
+/* Does every group that has room for it compute a prompt whose turn it was? */
+static bool waits_its_turn(const struct plan *p, const struct request *r, int64_t since_ns)
 {
-    static const int64_t MOMENT_NS = 1000000000;
-    int64_t share = w->limits.starvation_ns / 5, moment = share < MOMENT_NS ? share : MOMENT_NS;
-    if (!is_late(w, r, now_ns))
-        return false;
-    r->beside_ns = r->beside_ns > r->progress_ns ? r->beside_ns : now_ns;
-    return now_ns - r->beside_ns >= moment;
+    const struct world *w = p->world;
+    for (int i = 0; i < w->partition.n_groups; i++) {
+        const struct group *g = partition_group(&w->partition, i);
+        bool busy = false;
+        for (int k = 0; k < w->running.n && !busy; k++) {
+            const struct request *x = w->running.items[k];
+            bool before = x->key <= r->key || x->first_scheduled_ns <= since_ns;
+            busy = x->group == g->id && before && !request_decoding(x);
+        }
+        if (!busy && has_room_for(p, g, r))
+            return false;
+    }
+    return true;
 }
 
-/* The first of the queue that waits too long although there is room, or could be. Who stands behind one that has no
- * room waits for that one, as long as no other overtakes it. */
-static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns, const char **how)
+/* Not only for a moment: where a long queue is served in order, whoever is first in it waits late until the group that
+ * it is meant for ends its step, and the prompts of those before it. Who stands behind one without room waits for that
+ * one, unless others do not. */
+static bool is_passed_over(struct live *l, const struct plan *p, const struct request *r, bool behind)
+{
+    const struct world *w = p->world;
+    int64_t moment = w->limits.starvation_ns / 5, now = p->now_ns;
+    if (l->late.id != r->id || waits_its_turn(p, r, l->late.since_ns)) {
+        l->late.id = r->id;
+        l->late.since_ns = now;
+    }
+    return now - l->late.since_ns >= moment && (!behind || is_overtaken(w, r, l->late.since_ns));
+}
+
+/* A plan without room for one more: others have their turn, as long as none of them came later. */
+static void wait_on(struct live *l, const struct plan *p)
+{
+    const struct request *r = request_find(&p->world->requests, l->late.id);
+    if (r && !is_overtaken(p->world, r, l->late.since_ns))
+        l->late.since_ns = p->now_ns;
+}
+
+/* The first of the queue that waits too long although there is room, or could be. */
+static struct request *find_starved_waiting(struct live *l, const struct plan *p, const char **how)
 {
     struct world *w = p->world;
-    bool room = has_room(p);
+    bool room = has_room(p), behind = false; /* one that has no room */
+    if (!room)
+        wait_on(l, p);
     if (!room && !can_be_homeless(w, p->side))
         return NULL;
     for (int i = 0; i < w->waiting.n; i++) {
@@ -324,15 +356,18 @@ static struct request *find_starved_waiting(const struct plan *p, int64_t now_ns
         if (!homeless && !room)
             continue;
         if (!homeless && !fits_somewhere(p, r)) {
-            if (!is_overtaken(w, r))
-                return NULL;
+            behind = true;
+            if (!is_overtaken(w, r, r->progress_ns))
+                break;
             continue;
         }
         *how = homeless ? "has waited, and fits no group (view.narrowest says which would hold it), for"
                         : "has waited, with room for it, for";
-        if (is_late(w, r, now_ns))
-            return homeless || is_passed_over(w, r, now_ns) ? r : NULL;
+        if (is_late(w, r, p->now_ns))
+            return homeless || is_passed_over(l, p, r, behind) ? r : NULL;
     }
+    if (room)
+        l->late.id = 0;
     return NULL;
 }
 
@@ -373,7 +408,7 @@ static struct request *find_starved(struct live *l, const struct view *v, struct
     *next = v->now_ns + 100000000;
     if (runs_late(p, v->now_ns))
         l->next_starvation_check_ns[0] = l->next_starvation_check_ns[1] = v->now_ns;
-    struct request *r = find_starved_waiting(p, v->now_ns, &how);
+    struct request *r = find_starved_waiting(l, p, &how);
     if (!r)
         r = find_starved_running(p, v->now_ns, &how);
     if (!r)

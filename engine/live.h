@@ -69,6 +69,10 @@ struct live {
         uint64_t from, n;                              /* so many calls since this step */
     } slow, heavy;                                     /* that stand, and cost more than they may */
     int64_t last_swap_ns, next_starvation_check_ns[2]; /* in steps without room for one more, and with */
+    struct {
+        req_id id; /* who waits late with room beside it; 0: nobody did at the last look */
+        int64_t since_ns;
+    } late;
     char last_error[512]; /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;
     bool unsaid; /* the log does not know yet that the active one has replaced the previous one */

@@ -12,7 +12,7 @@ local all            -- by size of a group, its layouts
 local calm, changed  -- since when KV has been idle; when layers were last pooled or copied
 local debts          -- by group and layout: the ms that the layout would have saved it since the last change
 local barred         -- by layout, true: the last change to it was refused; until another one is not
-local splits         -- partitions that there may be: { wide =, narrow = }, as view.cover has them
+local splits         -- partitions that there may be: { wide =, narrow = }, as view.cover has them; of one size first
 local steps          -- of the present one, the tokens of a step, by size of a group
 local looked         -- when that was last weighed
 local answer, ended  -- tokens of an answer, averaged; of so many
@@ -166,6 +166,13 @@ local function budget_of(view, group, batch, p)
   return budget
 end
 
+-- What the node takes for a token of a prompt, in full steps: ms.
+local function pace(view, p)
+  local group, tokens = view.groups[1], math.min(p.budget, node.max_num_batched_tokens)
+  local ms = group and view.estimate(group, nil, tokens)
+  return ms and ms / tokens * group.size / node.n_ranks or 0
+end
+
 -- Who is parked where no group is any more goes to one that has room, or begins again: others may need its blocks.
 local function unpark(view, act)
   local waiting, to = view.waiting, view.idle[1]
@@ -204,6 +211,7 @@ local function arrange(view, act, p)
   local width = least_wide(view, p)
   if size < width then ms, best_ms = nil, math.huge end
   for _, to in ipairs(splits) do
+    if to.wide > to.narrow and width < 2 then break end -- two sizes: for who needs the wide one
     local its = to.wide >= width and view.forecast(to.wide, to.narrow, how)
     if its and its < best_ms then best, best_ms = to, its end
   end
@@ -294,6 +302,10 @@ return {
       doc = "seconds for which requests are expected to come as lately; view.arrival_rate is of as many",
     },
     budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
+    overtake = {
+      default = 100, min = 0, max = 1e6, unit = "ratio",
+      doc = "times what its prompt takes by which a request is set back; 0: in order of arrival",
+    },
     premium = {
       default = -1, type = "integer", unit = "priority",
       doc = "requests with this priority or a lower number have at least half of the ranks in one group",
@@ -320,18 +332,18 @@ return {
     premium, n_premium = {}, 0
     if not p.bind then return end
     act.bind(node.ranks, { reason = "auto: one group" })
-    local sizes, seen = {}, {}
+    local sizes, seen, mixed = {}, {}, {}
     for _, set in ipairs(facts.sets) do
       if not seen[#set] and facts.layouts[#set] and facts.residency == "replicated" then table.insert(sizes, #set) end
       seen[#set] = true
     end
     for _, wide in ipairs(sizes) do
-      for _, narrow in ipairs(sizes) do
-        if narrow <= wide and (wide < node.n_ranks or narrow == wide) then
-          table.insert(splits, { wide = wide, narrow = narrow })
-        end
+      table.insert(splits, { wide = wide, narrow = wide })
+      for _, narrow in ipairs(wide < node.n_ranks and sizes or {}) do
+        if narrow < wide then table.insert(mixed, { wide = wide, narrow = narrow }) end
       end
     end
+    for _, to in ipairs(mixed) do table.insert(splits, to) end
   end,
 
   finish = function(request)
@@ -354,8 +366,9 @@ return {
       came = math.min(came + 1, 50)
       prompt = prompt + (request.prompt - prompt) / came
     end
-    local ranked = p.preempt or premium[request.id]
-    return ranked and request.arrival + request.priority * p.ageing + (request.offline and 1e9 or 0) or nil
+    local rank = (p.preempt or premium[request.id]) and request.priority * p.ageing or 0
+    local own = p.overtake * request.prompt * pace(view, p) / 1000
+    return request.arrival + own + rank + (request.offline and 1e9 or 0)
   end,
 
   step = function(view, act, p)
@@ -412,6 +425,16 @@ return {
 
     ["one request is no reason for another partition"] = function(t)
       assert(#t.step { ranks = 4, waiting = { { prompt = 400 } } }.orders == 0)
+    end,
+
+    ["a short prompt goes first, unless the long one came some times its own computing sooner"] = function(t)
+      local now = {
+        ranks = 1, max_num_seqs = 1, now = 2, measured = { { tokens = 1000, ms = 100, n = 20 } },
+        waiting = { { name = "long", prompt = 200, arrival = 0 }, { name = "short", prompt = 20, arrival = 1 } },
+      }
+      assert(t.step(now)[1].name == "short")
+      now.waiting[2].arrival, now.now = 2000, 2001
+      assert(t.step(now)[1].name == "long")
     end,
 
     ["ranks are put together for a premium request"] = function(t)

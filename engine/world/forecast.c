@@ -172,8 +172,9 @@ static double until_ns(const struct forecaster *f, const struct kind *k, int i, 
     return share < 1 ? least(own / (1 - share), most) : most;
 }
 
-/* Those that come while the prompts that are here are computed wait for these, and for one another. What they take
- * themselves they take in any partition, later, when it may well be another one: it does not count. */
+/* Those that come while the prompts that are here are computed wait for these, and for one another. It counts twice: a
+ * queue outlasts those whose waiting is forecast. What they take themselves they take in any partition, later, when it
+ * may well be another one: it does not count. */
 static void add_arrivals(const struct forecaster *f, struct kind *k)
 {
     double n = k->rate * f->ask->ahead_ns, ahead = f->ask->ahead_ns, prompt = f->ask->prompt;
@@ -256,7 +257,7 @@ static void add_prompt(const struct forecaster *f, struct lane *l, const struct 
         double seat = over > 0 ? over / l->seats * tokens * k->after_ns : 0;
         first = first > seat ? first : seat;
         double rest = answer_ns(first, tokens - 1, until, k->ns[i], k->after_ns);
-        k->sum[i] += 2 * first + rest;
+        k->sum[i] += first + rest;
         if (!r->first_token_ns)
             k->sum[i] += past(first + age, r->spec->slo_ttft_ms);
         k->sum[i] += tokens > 1 ? past(rest / (tokens - 1), r->spec->slo_tpot_ms) * (tokens - 1) : 0;
@@ -332,6 +333,18 @@ static int step_tokens(const struct kind *k, int most)
     return k->best == k->n_sizes ? most : k->rows[k->best];
 }
 
+/* The largest size that is no worse than the best by half a percent: first tokens come sooner. */
+static int best_size(const struct kind *k)
+{
+    int i = k->n_sizes;
+    double sum = k->sum[i];
+    for (int j = 1; j < k->n_sizes; j++)
+        sum = least(sum, k->sum[j]);
+    while (k->sum[i] > 1.005 * sum)
+        i--;
+    return i;
+}
+
 /* Requests per ns, fewer and fewer when none comes. */
 static double arrivals_now(const struct world *w, int64_t now_ns)
 {
@@ -360,9 +373,7 @@ const char *forecast_make(const struct world *w, const struct forecast_ask *ask,
     for (int j = 0; j < f.n_kinds; j++) {
         struct kind *k = &f.kinds[j];
         add_arrivals(&f, k);
-        k->best = k->n_sizes;
-        for (int i = k->n_sizes - 1; i >= 1; i--)
-            k->best = k->sum[i] < k->sum[k->best] ? i : k->best;
+        k->best = best_size(k);
         out->sum_ns += k->sum[k->best];
         out->queue_ns = k->queue[k->best] > out->queue_ns ? k->queue[k->best] : out->queue_ns;
     }

@@ -125,12 +125,11 @@ struct request {
     bool left_behind;      /* parked, and by a policy that has gone: begins again once no group has its placement */
     int64_t held_until_ns; /* the policy holds it back until then; 0: it does not */
     int64_t held_first_ns; /* since when, counted from the first hold of its life; 0: never held */
-    char held_why[REASON_BYTES]; /* the policy's words */
-    int8_t held_for;             /* where the world counts them, while it is held */
-    int64_t beside_ns;    /* when it was first seen to wait late with room beside it; 0: not since it got further */
-    uint64_t starved_by;  /* the policy (its generation) that let it starve; 0: none did */
-    uint64_t plan_serial; /* the plan that touches it, for that plan's own use */
-    int plan_item;        /* the same: where in its batch it is */
+    char held_why[REASON_BYTES];     /* the policy's words */
+    int8_t held_for;                 /* where the world counts them, while it is held */
+    uint64_t starved_by;             /* the policy (its generation) that let it starve; 0: none did */
+    uint64_t plan_serial;            /* the plan that touches it, for that plan's own use */
+    int plan_item;                   /* the same: where in its batch it is */
     void *draft_notes[MOST_SOURCES]; /* what sources of draft tokens keep for it: theirs */
     struct draft_counts drafts[MOST_SOURCES];
     req_id parent;             /* it is a probe of that request; 0: it is not */

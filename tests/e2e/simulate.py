@@ -632,6 +632,18 @@ HOLDS = """return { api = 1, doc = "x",
     b:decodes() b:prefill() if b.tokens > 0 then act.forward(g, b) end end end }"""
 
 
+def a_long_queue_in_order_starves_nobody():
+    """Minutes of queue, KV full, prompts of seconds, long ones that find no room: in replicas that take turns."""
+    for policy in ("static:dp=8", "fcfs"):
+        r = good(
+            *("--hardware", "h200x8", "--model", "llama-3.3-70b-fp8", "--policy", policy),
+            *("--trace", "models/papers/mooncake_conversation_15min.csv"),
+        )
+        waited = re.search(r"^queue p50 \(ms\) +~([\d.]+)", r.stdout, re.M)
+        assert float(waited[1]) > 100000, r.stdout
+        assert "native policy decided" not in r.stdout, r.stdout
+
+
 def tenants_and_holds_are_told(folder):
     """A block for each tenant, and why the policy held whom; nothing of either where there is nothing to tell."""
     policy = f"{folder}/holds.lua"
@@ -707,6 +719,10 @@ with tempfile.TemporaryDirectory() as where:
     ):
         check(where)
         print("ok", check.__name__)
-for check in (described_machines, interrupts) if "MOONSHIFT_SLOW" not in os.environ else (interrupts,):
+for check in (
+    (described_machines, a_long_queue_in_order_starves_nobody, interrupts)
+    if "MOONSHIFT_SLOW" not in os.environ
+    else (interrupts,)
+):
     check()
     print("ok", check.__name__)
