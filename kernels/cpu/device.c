@@ -31,6 +31,16 @@ static const struct cpu_kernels *pick_avx512(void)
     return NULL;
 }
 
+/* Does the CPU add pairs of products of bfloat16? */
+static bool has_half_dots(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return false;
+#endif
+}
+
 static int pick_isa(const char *isa, const struct cpu_kernels **out, struct err *e)
 {
     if (!isa || strcmp(isa, "auto") == 0) {
@@ -108,6 +118,7 @@ static int cpu_open(struct device **out, const struct device_opts *o, struct err
     *out = NULL;
     d->opts = *o;
     clock_init_real(&d->clock);
+    d->half_dots = has_half_dots();
     if ((rc = pick_isa(o->isa, &d->kernels, e)) != 0 || (rc = pool_open(&d->pool, n_threads, e)) != 0) {
         cpu_close(d);
         return rc;
@@ -151,7 +162,7 @@ static int cpu_copy(struct device *d, void *dst, const void *src, size_t bytes)
 
 static int cpu_weight_load(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
 {
-    return pack_weight(out, src, d->weights, e);
+    return pack_weight(out, src, d->opts.fast ? d->kernels : NULL, d->weights, e);
 }
 
 static void cpu_weight_free(struct device *d, struct weight *w)
@@ -177,7 +188,7 @@ static size_t cpu_weight_room(const struct weight_shape *s)
 static int cpu_weight_at(struct device *d, struct weight **out, const struct weight_shape *s, void *room, struct err *e)
 {
     (void)d;
-    *out = pack_alias(s->like->type, s->rows, s->cols, room);
+    *out = pack_alias(s->like, s->rows, s->cols, room);
     return *out ? 0 : err_set(e, E_FULL, "no memory for a slot of the FFN pool");
 }
 

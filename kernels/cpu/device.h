@@ -21,6 +21,7 @@ struct scratch {
 
 struct device {
     const struct cpu_kernels *kernels;
+    bool half_dots; /* the CPU has AVX512-BF16 */
     struct pool *pool;
     struct slab *weights; /* where they lie */
     struct device_opts opts;

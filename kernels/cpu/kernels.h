@@ -9,7 +9,8 @@
  *   window. A leaf starts from 0. Quantised weights add, for each 32 columns in ascending order (16 for Q6_K), fma(d_w
  *   * d_x, (float)dot, acc) and then, where the type has a minimum, fma(m_w, d_x * sum_x, acc); the dot products are
  *   exact integers. Float weights add fma(w, x, acc) for each column in ascending order. Scaled fp8 does the same over
- *   its codes and then multiplies the leaf by its scale.
+ *   its codes and then multiplies the leaf by its scale. Fast inputs of F16 and BF16 weights are rounded to bfloat16,
+ *   as the weights are, and what is less than 2^-50 is zero; of each pair of columns the odd one is added first.
  * - Leaves are added in the binary tree over their absolute index: node [a, m) + node [m, b), where b - a is a power
  *   of two and a is a multiple of it. Absent leaves are skipped. So a rank that holds the leaves [a, b) computes whole
  *   nodes, and the nodes of several ranks add up to the same bits. The bias is added next, then the old y when
@@ -39,6 +40,7 @@ enum {
  * (device_opts.fast) are eight bits nevertheless, |q| <= FAST_MAX, in half as many bytes and for half the work. */
 #define QUANT_MAX 32512.0f /* 255 * 127 + 127 */
 #define FAST_MAX 127.0f
+#define SMALLEST_HALF 0x1p-50f
 enum { QUANT_BLOCK = 64, FAST_BLOCK = 32 };
 
 static inline size_t quant_block(bool fast)
@@ -74,6 +76,8 @@ struct linear_job {
     const struct qmeta *meta;     /* [rows / tile][blocks][tile] */
     size_t blocks, tile;          /* of 32 columns; row_tile, or the rows when they are fewer */
     bool fast;                    /* the inputs are */
+    const uint16_t *half;         /* [rows / tile][blocks][tile][32] bfloat16, for pairs */
+    bool half_dots;               /* the CPU adds pairs of their products (AVX512-BF16) */
     const float *x;               /* [rows][ldx] plain inputs, for float weights */
     size_t ldx;
     float *y; /* [rows][ldy] outputs of group 0 of the window at y[0] */
@@ -125,6 +129,10 @@ struct cpu_kernels {
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
     /* n a multiple of 32 */
     void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast);
+    /* To bfloat16, every 32 columns `tile` rows after the last; the last ones are filled up with zeros. */
+    void (*round_row)(const float *x, int n, uint16_t *h, size_t tile);
+    /* Pairs of columns of 16 weights (from: FAM_F16 or FAM_BF16) as FAM_PAIR has them. */
+    void (*lace)(enum family from, const uint8_t *w, int pairs, uint8_t *out);
     /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
     void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);
     void (*attend)(const struct attend_job *j);

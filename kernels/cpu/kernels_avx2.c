@@ -12,6 +12,8 @@ const struct cpu_kernels *cpu_kernels_avx2(void)
         .norm_row = norm_row,
         .swiglu_row = swiglu_row,
         .quantise_row = quantise_row,
+        .round_row = round_row,
+        .lace = lace,
         .linear = linear_kernel,
         .attend = attend,
         .fold = fold,

@@ -1,5 +1,8 @@
 #if defined(__AVX512VNNI__) || defined(CPU_INTRINSICS)
 #include "kernels/cpu/vec_avx512.h"
+#ifndef CPU_INTRINSICS
+#include "kernels/cpu/vec_pairs.h"
+#endif
 
 #include "kernels/cpu/linear_body.h"
 #include "kernels/cpu/rows_body.h"
@@ -12,6 +15,8 @@ const struct cpu_kernels *cpu_kernels_avx512(void)
         .norm_row = norm_row,
         .swiglu_row = swiglu_row,
         .quantise_row = quantise_row,
+        .round_row = round_row,
+        .lace = lace,
         .linear = linear_kernel,
         .attend = attend,
         .fold = fold,

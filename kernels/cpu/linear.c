@@ -14,6 +14,7 @@ struct linear_call {
     size_t blocks, tile; /* as in struct linear_job */
     int8_t *q;           /* or NULL */
     struct qmeta *meta;
+    uint16_t *half;         /* or NULL */
     float *temp;            /* [n_threads][cols] */
     struct sum_step *steps; /* one window for all outputs: they share the input */
     struct linear_job job[LINEAR_MAX_OUT];
@@ -63,8 +64,10 @@ static void input_item(void *ctx, int item, int thread)
             plain_inputs(c, r, y);
             x = y;
         }
+        size_t at = quant_at(c->blocks, c->tile, (size_t)r);
+        if (c->half)
+            c->d->kernels->round_row(x, c->cols, c->half + at * BLOCK_COLS, c->tile);
         if (c->q) {
-            size_t at = quant_at(c->blocks, c->tile, (size_t)r);
             bool fast = c->d->opts.fast;
             c->d->kernels->quantise_row(x, c->cols, c->q + at * quant_block(fast), c->meta + at, c->tile, fast);
         }
@@ -116,30 +119,34 @@ static size_t aligned(size_t n)
 static bool reserve(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    bool quant = false, plain = false;
+    bool quant = false, plain = false, half = false;
     for (int i = 0; i < a->n_out; i++) {
-        bool is_float = family_is_float(a->out[i].w.w->family);
-        plain = plain || is_float;
-        quant = quant || !is_float;
+        enum family f = a->out[i].w.w->family;
+        half = half || f == FAM_PAIR;
+        plain = plain || (family_is_float(f) && f != FAM_PAIR);
+        quant = quant || !family_is_float(f);
     }
     size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
-    c->blocks = cols / BLOCK_COLS;
+    c->blocks = (cols + BLOCK_COLS - 1) / BLOCK_COLS;
     c->tile = row_tile(c->d->opts.fast);
     c->tile = rows < c->tile ? rows : c->tile;
     size_t n_blocks = (rows + c->tile - 1) / c->tile * c->tile * c->blocks;
     size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;
     size_t meta = quant ? aligned(n_blocks * sizeof(struct qmeta)) : 0;
+    size_t h = half ? aligned(n_blocks * BLOCK_COLS * sizeof(uint16_t)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
-    if (!device_grow(c->d, &c->d->inputs, q + meta + x + t + leaves * sizeof(struct sum_step)))
+    if (!device_grow(c->d, &c->d->inputs, q + meta + h + x + t + leaves * sizeof(struct sum_step)))
         return false;
     uint8_t *p = c->d->inputs.data;
     c->q = quant ? (int8_t *)p : NULL;
     c->meta = (struct qmeta *)(p + q);
-    c->x = own_x ? (float *)(p + q + meta) : NULL;
-    c->temp = (float *)(p + q + meta + x);
-    c->steps = (struct sum_step *)(p + q + meta + x + t);
+    c->half = half ? (uint16_t *)(p + q + meta) : NULL;
+    p += q + meta + h;
+    c->x = own_x ? (float *)p : NULL;
+    c->temp = (float *)(p + x);
+    c->steps = (struct sum_step *)(p + x + t);
     c->ldx = cols;
     return true;
 }
@@ -147,7 +154,7 @@ static bool reserve(struct linear_call *c)
 static void prepare_inputs(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    if (!c->q && a->in == LINEAR_PLAIN)
+    if (!c->q && !c->half && a->in == LINEAR_PLAIN)
         return;
     int64_t ns_per_row = c->cols / (a->in == LINEAR_SWIGLU ? 2 : 4);
     c->rows_per_item = (int)(20000 / (ns_per_row + 1)) + 1;
@@ -174,6 +181,8 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .blocks = c->blocks,
         .tile = c->tile,
         .fast = c->d->opts.fast,
+        .half = c->half,
+        .half_dots = c->d->half_dots,
         .x = own ? c->x : a->x.data,
         .ldx = own ? c->ldx : (size_t)a->x.ld,
         .y = o->y.data,

@@ -291,33 +291,127 @@ INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, 
     }
 }
 
-INLINE void float_group(enum family f, const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+/* ---- pairs */
+
+/* Block 0 of a row's inputs. */
+INLINE const uint16_t *half_row(const struct linear_job *j, int row)
+{
+    return j->half + quant_at(j->blocks, j->tile, (size_t)row) * BLOCK_COLS;
+}
+
+INLINE int leaf_pairs(const struct linear_job *j, int leaf)
+{
+    int left = j->col1 - leaf * LEAF_COLS;
+    return left < LEAF_COLS ? (left + 1) / 2 : LEAF_COLS / 2;
+}
+
+INLINE void half_tile(int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+{
+    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+    const uint16_t *x = half_row(j, row);
+    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
+        vf acc[TILE], even, odd;
+        float wide[TILE][LEAF_COLS];
+        const uint8_t *w = family_leaf(FAM_PAIR, group, leaf);
+        int pairs = leaf_pairs(j, leaf), block = (leaf * LEAF_COLS - j->col0) / BLOCK_COLS;
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            acc[r] = vf_set1(0);
+            for (int c = 0; c < 2 * pairs; c += 16) {
+                size_t at = ((size_t)(block + c / BLOCK_COLS) * j->tile + (size_t)r) * BLOCK_COLS;
+                vf_store(wide[r] + c, vf_load_bf16(x + at + c % BLOCK_COLS));
+            }
+        }
+        for (int i = 0; i < pairs; i++, w += (size_t)4 * GROUP_ROWS) {
+            vf_load_pairs(w, &even, &odd);
+            UNROLL for (int r = 0; r < R; r++)
+            {
+                acc[r] = vf_fma(odd, vf_load1(wide[r] + 2 * i + 1), acc[r]);
+                acc[r] = vf_fma(even, vf_load1(wide[r] + 2 * i), acc[r]);
+            }
+        }
+        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+    }
+}
+
+#ifdef VEC_PAIRS
+/* n pairs of one block of 32 columns. */
+INLINE void pair_block(int R, int n, const uint8_t *w, const uint16_t *x, vf acc[])
+{
+    for (int i = 0; i < n; i++) {
+        vi two = pair_load(w + (size_t)64 * (size_t)i);
+        UNROLL for (int r = 0; r < R; r++) acc[r] = pair_add(acc[r], two, x + BLOCK_COLS * r + 2 * i);
+    }
+}
+
+INLINE void pair_tile(int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+{
+    const uint8_t *w = family_leaf(FAM_PAIR, j->w->data + (size_t)g * j->w->group_bytes, j->leaf0);
+    const uint16_t *x = half_row(j, row);
+    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
+        vf acc[TILE];
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+        for (int left = leaf_pairs(j, leaf); left > 0; left -= 16, w += 1024, x += j->tile * BLOCK_COLS) {
+            if (left >= 16)
+                pair_block(R, 16, w, x, acc);
+            else
+                pair_block(R, left, w, x, acc);
+        }
+        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+    }
+}
+#else
+#define pair_tile half_tile
+#endif
+
+/* dots: pairs by the CPU's own. */
+INLINE void float_rows(enum family f, bool dots, int R, const struct linear_job *j, int g, int row,
+                       struct linear_scratch *s)
+{
+    if (f != FAM_PAIR)
+        float_tile(f, R, j, g, row, s);
+    else if (dots)
+        pair_tile(R, j, g, row, s);
+    else
+        half_tile(R, j, g, row, s);
+}
+
+INLINE void float_group(enum family f, bool dots, const struct linear_job *j, int g, int row0, int n,
+                        struct linear_scratch *s)
 {
     for (int i = 0; i < n; i += tile_rows(n - i, TILE)) {
         switch (tile_rows(n - i, TILE)) {
         case 1:
-            float_tile(f, 1, j, g, row0 + i, s);
+            float_rows(f, dots, 1, j, g, row0 + i, s);
             break;
         case 2:
-            float_tile(f, 2, j, g, row0 + i, s);
+            float_rows(f, dots, 2, j, g, row0 + i, s);
             break;
         case 3:
-            float_tile(f, 3, j, g, row0 + i, s);
+            float_rows(f, dots, 3, j, g, row0 + i, s);
             break;
         case 4:
-            float_tile(f, 4, j, g, row0 + i, s);
+            float_rows(f, dots, 4, j, g, row0 + i, s);
             break;
         default:
             if (TILE > 4)
-                float_tile(f, TILE, j, g, row0 + i, s);
+                float_rows(f, dots, TILE, j, g, row0 + i, s);
         }
     }
+}
+
+static void group_pair(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+{
+    if (j->half_dots)
+        float_group(FAM_PAIR, true, j, g, row0, n, s);
+    else
+        float_group(FAM_PAIR, false, j, g, row0, n, s);
 }
 
 #define FLOAT_KERNEL(name, fam)                                                                                        \
     static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)                     \
     {                                                                                                                  \
-        float_group(fam, j, g, row0, n, s);                                                                            \
+        float_group(fam, false, j, g, row0, n, s);                                                                     \
     }
 FLOAT_KERNEL(group_f32, FAM_F32)
 FLOAT_KERNEL(group_f16, FAM_F16)
@@ -327,9 +421,10 @@ FLOAT_KERNEL(group_f8, FAM_F8)
 static void linear_kernel(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
 {
     static void (*const by_family[])(const struct linear_job *, int, int, int, struct linear_scratch *) = {
-        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_F8] = group_f8,
-        [FAM_U4] = group_u4,   [FAM_U4M] = group_u4m, [FAM_U5] = group_u5,     [FAM_U5M] = group_u5m,
-        [FAM_S8] = group_s8,   [FAM_K4] = group_k4,   [FAM_K5] = group_k5,     [FAM_K6] = group_k6,
+        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_PAIR] = group_pair,
+        [FAM_F8] = group_f8,   [FAM_U4] = group_u4,   [FAM_U4M] = group_u4m,   [FAM_U5] = group_u5,
+        [FAM_U5M] = group_u5m, [FAM_S8] = group_s8,   [FAM_K4] = group_k4,     [FAM_K5] = group_k5,
+        [FAM_K6] = group_k6,
     };
     by_family[j->w->family](j, g, row0, n, s);
 }

@@ -5,6 +5,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cpu/inline.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/stream.h"
 #include "kernels/cpu/transpose.h"
 
@@ -17,6 +18,7 @@ static const enum family families[DT_COUNT] = {
 /* How far from the start of a group the columns from `col` on are, or with `end` where the columns before it end. */
 static size_t column_at(enum family f, int col, bool end)
 {
+    col += f == FAM_PAIR && col % 2;
     if (family_is_float(f))
         return (size_t)col * GROUP_ROWS * (size_t)family_element_bytes(f) +
                (size_t)(col / LEAF_COLS) * family_leaf_head(f);
@@ -93,6 +95,22 @@ INLINE size_t put_leaf(int size, uint8_t *to, struct rows r, int n)
         memcpy(to + (ptrdiff_t)4 * i, r.at + (size_t)i * r.pitch, 4);
     put_columns(size, to + head, (struct rows){r.at + (head ? 4 : 0), r.pitch, r.n}, n);
     return head + (size_t)n * GROUP_ROWS * (size_t)size;
+}
+
+/* F16 and BF16 to pairs: each leaf as it is, then laced. */
+static void pack_pairs(const struct cpu_kernels *k, enum family from, uint8_t *group, int cols, struct rows r)
+{
+    _Alignas(64) uint8_t leaf[LEAF_COLS * GROUP_ROWS * 2], laced[sizeof leaf];
+    for (int col = 0; col < cols; col += LEAF_COLS) {
+        int n = cols - col < LEAF_COLS ? cols - col : LEAF_COLS, pairs = (n + 1) / 2;
+        struct rows at = {r.at + (size_t)col * 2, r.pitch, r.n};
+        memset(leaf, 0, sizeof leaf);
+        expect_rows(r, (size_t)col * 2, (size_t)LEAF_COLS * 2);
+        put_leaf(2, leaf, at, n);
+        k->lace(from, leaf, pairs, laced);
+        stream_copy(group, laced, (size_t)pairs * 64);
+        group += (size_t)pairs * 64;
+    }
 }
 
 /* What is packed is made in the L1 cache and goes past the others from there. */
@@ -285,7 +303,7 @@ INLINE void pack_blocks(enum dtype t, uint8_t *group, int blocks, struct rows r)
     }
 }
 
-static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t pitch)
+static void pack_group(const struct weight *w, const struct cpu_kernels *pairs, int g, const uint8_t *src, size_t pitch)
 {
     uint8_t *group = w->data + (size_t)g * w->group_bytes;
     size_t end = column_at(w->family, w->cols, true);
@@ -312,7 +330,10 @@ static void pack_group(const struct weight *w, int g, const uint8_t *src, size_t
         pack_floats(1, group, w->cols, r);
         break;
     default:
-        pack_floats(2, group, w->cols, r);
+        if (w->family == FAM_PAIR)
+            pack_pairs(pairs, families[w->type], group, w->cols, r);
+        else
+            pack_floats(2, group, w->cols, r);
     }
     memset(group + end, 0, w->group_bytes - end);
 }
@@ -339,19 +360,21 @@ size_t pack_bytes(enum dtype t, int rows, int cols)
     return (size_t)groups_of(rows) * group_bytes(families[t], cols);
 }
 
-static struct weight describe(enum dtype t, int rows, int cols)
+static struct weight describe(enum dtype t, enum family f, int rows, int cols)
 {
     return (struct weight){.type = t,
-                           .family = families[t],
+                           .family = f,
                            .rows = rows,
                            .cols = cols,
                            .groups = groups_of(rows),
-                           .group_bytes = group_bytes(families[t], cols)};
+                           .group_bytes = group_bytes(f, cols)};
 }
 
-int pack_weight(struct weight **out, const struct weight_src *src, struct slab *room, struct err *e)
+int pack_weight(struct weight **out, const struct weight_src *src, const struct cpu_kernels *pairs, struct slab *room,
+                struct err *e)
 {
     *out = NULL;
+    bool half = src->type == DT_F16 || src->type == DT_BF16;
     const struct dtype_info *info = dtype_get(src->type);
     int block = info->block;
     if (src->type == DT_F8)
@@ -364,7 +387,7 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct slab *
     struct weight *w = mem_try(sizeof *w);
     if (!w)
         return err_set(e, E_FULL, "no memory for a matrix of %d x %d", src->rows, src->cols);
-    *w = describe(src->type, src->rows, src->cols);
+    *w = describe(src->type, pairs && half ? FAM_PAIR : families[src->type], src->rows, src->cols);
     w->data = slab_take(room, pack_bytes(src->type, src->rows, src->cols));
     if (!w->data) {
         mem_free(w);
@@ -372,7 +395,7 @@ int pack_weight(struct weight **out, const struct weight_src *src, struct slab *
     }
     size_t pitch = weight_src_pitch(src);
     for (int g = 0; g < w->groups; g++)
-        pack_group(w, g, (const uint8_t *)src->data + (size_t)g * GROUP_ROWS * pitch, pitch);
+        pack_group(w, pairs, g, (const uint8_t *)src->data + (size_t)g * GROUP_ROWS * pitch, pitch);
     stream_fence();
     *out = w;
     return 0;
@@ -387,12 +410,12 @@ void pack_free(struct weight *w, struct slab *room)
     mem_free(w);
 }
 
-struct weight *pack_alias(enum dtype t, int rows, int cols, void *room)
+struct weight *pack_alias(const struct weight *like, int rows, int cols, void *room)
 {
     struct weight *w = mem_try(sizeof *w);
     if (!w)
         return NULL;
-    *w = describe(t, rows, cols);
+    *w = describe(like->type, like->family, rows, cols);
     w->data = room;
     w->borrows = true;
     return w;
@@ -463,7 +486,9 @@ void pack_row_to_f32(const struct weight *w, int row, int col0, int cols, float 
         size_t size = (size_t)family_element_bytes(w->family);
         for (int c = col0; c < col0 + cols; c++) {
             const uint8_t *leaf = family_leaf(w->family, group, c / LEAF_COLS);
-            size_t at = (size_t)(c % LEAF_COLS) * GROUP_ROWS + (size_t)lane;
+            size_t i = (size_t)(c % LEAF_COLS), at = i * GROUP_ROWS + (size_t)lane;
+            if (w->family == FAM_PAIR)
+                at = (i / 2 * GROUP_ROWS + (size_t)lane) * 2 + i % 2;
             float x = float_at(w->family, leaf + family_leaf_head(w->family) + at * size);
             dst[c - col0] = w->family == FAM_F8 ? float_at(FAM_F32, leaf + 4 * lane) * x : x;
         }

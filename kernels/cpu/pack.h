@@ -1,12 +1,13 @@
 /* Matrices as the CPU backend stores them: rows interleaved by sixteen, so that a SIMD lane is an output and no kernel
  * has to add up lanes. Made at load by the rank's thread, immutable afterwards. Invariant: a weight keeps the
- * precision of its file; none is widened to f32 in memory.
+ * precision of its file, but for the fast form of F16 and BF16; none is widened to f32 in memory.
  *
  * Group g holds rows 16g .. 16g+15 (the last one is padded with zero rows), columns ascending.
  *
- * F32, F16, BF16: for each column its 16 values. Scaled fp8: for each 64 columns the f32 scales of the 16 rows, then
- * for each column its 16 codes. Quantised types: for each 32 columns a block. Chunk c (0..7) of a block is columns
- * 4c..4c+3, and byte j (0..63) of a chunk is row j/4, column j%4 of it.
+ * F32, F16, BF16: for each column its 16 values. Pairs, the fast form of F16 and BF16: for each two columns and each
+ * row the bfloat16 of the even one and that of the odd one (zero behind an odd last column). Scaled fp8: for each 64
+ * columns the f32 scales of the 16 rows, then for each column its 16 codes. Quantised types: for each 32 columns a
+ * block. Chunk c (0..7) of a block is columns 4c..4c+3, and byte j (0..63) of a chunk is row j/4, column j%4 of it.
  *
  *   4 bits   256 bytes: byte 64c+j has the low nibble of chunk c and, in its high nibble, that of chunk c+4 (c = 0..3)
  *   5 bits   then 64 bytes: bit c of byte j is the fifth bit of byte j of chunk c
@@ -24,9 +25,23 @@
 
 enum { GROUP_ROWS = WEIGHT_GROUP, BLOCK_COLS = 32, LEAF_COLS = SUM_LEAF, SUPER_BLOCKS = 8 };
 
-/* What the kernels tell apart. The first four are multiplied as floats. U: unsigned bits and a zero point; M: with a
+/* What the kernels tell apart. The first five are multiplied as floats. U: unsigned bits and a zero point; M: with a
  * min; S: signed; K: scales of 256-column blocks. */
-enum family { FAM_F32, FAM_F16, FAM_BF16, FAM_F8, FAM_U4, FAM_U4M, FAM_U5, FAM_U5M, FAM_S8, FAM_K4, FAM_K5, FAM_K6 };
+enum family {
+    FAM_F32,
+    FAM_F16,
+    FAM_BF16,
+    FAM_PAIR,
+    FAM_F8,
+    FAM_U4,
+    FAM_U4M,
+    FAM_U5,
+    FAM_U5M,
+    FAM_S8,
+    FAM_K4,
+    FAM_K5,
+    FAM_K6
+};
 
 struct weight {
     enum dtype type;
@@ -108,13 +123,15 @@ static inline const uint8_t *family_block(enum family f, const uint8_t *group, i
     return *head + (size_t)family_head_bytes(f) + (size_t)(b % SUPER_BLOCKS) * block;
 }
 
-/* Packs src into memory of the slab. E_UNSUPPORTED for a shape that cannot be (columns not a multiple of the type's
- * block), E_FULL without memory. */
-int pack_weight(struct weight **out, const struct weight_src *src, struct slab *room, struct err *e);
+struct cpu_kernels;
+/* Packs src into memory of the slab, F16 and BF16 as pairs that these kernels make, or as they are (NULL).
+ * E_UNSUPPORTED for a shape that cannot be (columns not a multiple of the type's block), E_FULL without memory. */
+int pack_weight(struct weight **out, const struct weight_src *src, const struct cpu_kernels *pairs, struct slab *room,
+                struct err *e);
 void pack_free(struct weight *w, struct slab *room); /* NULL is fine */
 size_t pack_bytes(enum dtype t, int rows, int cols); /* of one that can be packed */
-/* Such a one, whose bytes will lie in room. NULL without memory. */
-struct weight *pack_alias(enum dtype t, int rows, int cols, void *room);
+/* One like it, of this shape, whose bytes will lie in room. NULL without memory. */
+struct weight *pack_alias(const struct weight *like, int rows, int cols, void *room);
 /* The bytes that a product with this view reads: a run in each group of rows. Of K types columns are taken by 256. */
 struct weight_runs pack_window(const struct wview *v);
 /* Widens columns col0 .. col0+cols-1 of one row (both multiples of the type's block or of 32, whichever is less), with

@@ -71,6 +71,26 @@ static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m, size
         quantise(x, n, q, m, tile, false);
 }
 
+static void round_row(const float *x, int n, uint16_t *h, size_t tile)
+{
+    for (int i = 0; i < n; i += BLOCK_COLS, h += tile * BLOCK_COLS)
+        for (int k = i; k < i + BLOCK_COLS; k += 16) {
+            vf v = k + 16 <= n ? vf_load(x + k) : k < n ? load_tail(x + k, n - k) : vf_set1(0);
+            vf_store_bf16(h + (k - i), vf_drop_small(v));
+        }
+}
+
+static void lace(enum family from, const uint8_t *w, int pairs, uint8_t *out)
+{
+    for (int i = 0; i < pairs; i++, w += 64, out += 64) {
+        const uint16_t *even = (const uint16_t *)(const void *)w, *odd = even + GROUP_ROWS;
+        if (from == FAM_F16)
+            vf_store_pairs(out, vf_drop_small(vf_load_f16(even)), vf_drop_small(vf_load_f16(odd)));
+        else
+            vf_store_pairs(out, vf_drop_small(vf_load_bf16(even)), vf_drop_small(vf_load_bf16(odd)));
+    }
+}
+
 static void to_cache(const float *x, int n, enum dtype t, void *dst)
 {
     if (t == DT_F32) {

@@ -103,6 +103,23 @@ AVX2_BINARY(vf_div, _mm256_div_ps)
 AVX2_BINARY(vf_max, _mm256_max_ps)
 AVX2_BINARY(vf_min, _mm256_min_ps)
 
+INLINE vf vf_drop_small(vf x)
+{
+    return (vf){drop_small(x.a), drop_small(x.b)};
+}
+
+INLINE void vf_store_pairs(uint8_t *p, vf even, vf odd)
+{
+    store_pairs(p, even.a, odd.a);
+    store_pairs(p + 32, even.b, odd.b);
+}
+
+INLINE void vf_load_pairs(const uint8_t *p, vf *even, vf *odd)
+{
+    *even = (vf){even_of(p), even_of(p + 32)};
+    *odd = (vf){odd_of(p), odd_of(p + 32)};
+}
+
 INLINE vf vf_fma(vf x, vf y, vf z)
 {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};

@@ -109,6 +109,40 @@ INLINE vf vf_min(vf x, vf y)
     return _mm512_min_ps(x, y);
 }
 
+INLINE __m256 lower_half(vf x)
+{
+    return _mm512_castps512_ps256(x);
+}
+
+INLINE __m256 upper_half(vf x)
+{
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+}
+
+INLINE vf of_halves(__m256 low, __m256 high)
+{
+    __m512d x = _mm512_castps_pd(_mm512_castps256_ps512(low));
+    return _mm512_castpd_ps(_mm512_insertf64x4(x, _mm256_castps_pd(high), 1));
+}
+
+INLINE vf vf_drop_small(vf x)
+{
+    return of_halves(drop_small(lower_half(x)), drop_small(upper_half(x)));
+}
+
+INLINE void vf_store_pairs(uint8_t *p, vf even, vf odd)
+{
+    store_pairs(p, lower_half(even), lower_half(odd));
+    store_pairs(p + 32, upper_half(even), upper_half(odd));
+}
+
+INLINE void vf_load_pairs(const uint8_t *p, vf *even, vf *odd)
+{
+    __m512i x = _mm512_loadu_si512(p);
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)));
+}
+
 INLINE vf vf_fma(vf x, vf y, vf z)
 {
     return _mm512_fmadd_ps(x, y, z);
@@ -125,14 +159,9 @@ INLINE vf vf_scale_pow2(vf p, vf t)
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), n));
 }
 
-INLINE __m256 upper_half(vf x)
-{
-    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
-}
-
 INLINE float vf_sum(vf x)
 {
-    __m256 s8 = _mm256_add_ps(_mm512_castps512_ps256(x), upper_half(x));
+    __m256 s8 = _mm256_add_ps(lower_half(x), upper_half(x));
     __m128 s4 = _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_movehdup_ps(s2)));
@@ -140,7 +169,7 @@ INLINE float vf_sum(vf x)
 
 INLINE float vf_max_lane(vf x)
 {
-    __m256 s8 = _mm256_max_ps(_mm512_castps512_ps256(x), upper_half(x));
+    __m256 s8 = _mm256_max_ps(lower_half(x), upper_half(x));
     __m128 s4 = _mm_max_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
     __m128 s2 = _mm_max_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_max_ss(s2, _mm_movehdup_ps(s2)));

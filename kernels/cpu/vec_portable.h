@@ -97,6 +97,34 @@ INLINE void vf_store_bf16(uint16_t *p, vf a)
     LANES p[i] = f32_to_bf16(a.v[i]);
 }
 
+/* Zero for what is so small that products of two such could be subnormal, which AVX512-BF16 takes for zero. */
+INLINE vf vf_drop_small(vf x)
+{
+    LANES x.v[i] = fabsf(x.v[i]) < SMALLEST_HALF ? 0 : x.v[i];
+    return x;
+}
+
+/* Pairs of bfloat16, the even ones below. */
+INLINE void vf_store_pairs(uint8_t *p, vf even, vf odd)
+{
+    LANES
+    {
+        uint16_t two[2] = {f32_to_bf16(even.v[i]), f32_to_bf16(odd.v[i])};
+        memcpy(p + 4 * i, two, 4);
+    }
+}
+
+INLINE void vf_load_pairs(const uint8_t *p, vf *even, vf *odd)
+{
+    LANES
+    {
+        uint16_t two[2];
+        memcpy(two, p + 4 * i, 4);
+        even->v[i] = bf16_to_f32(two[0]);
+        odd->v[i] = bf16_to_f32(two[1]);
+    }
+}
+
 #define PORTABLE_BINARY(name, expr)                                                                                    \
     INLINE vf name(vf a, vf b)                                                                                         \
     {                                                                                                                  \

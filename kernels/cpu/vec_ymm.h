@@ -17,6 +17,40 @@ INLINE __m256 widen_bf16(const uint16_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
 }
 
+INLINE __m256 drop_small(__m256 x)
+{
+    __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+    return _mm256_and_ps(x, _mm256_cmp_ps(size, _mm256_set1_ps(SMALLEST_HALF), _CMP_NLT_UQ)); /* keeps NaN */
+}
+
+/* As bfloat16, to nearest even, in the upper half of each lane. */
+INLINE __m256i round_bf16(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    __m256i near = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    near = _mm256_blendv_epi8(near, _mm256_or_si256(u, _mm256_set1_epi32(0x400000)), nan);
+    return _mm256_and_si256(near, _mm256_set1_epi32((int)0xffff0000));
+}
+
+/* Pairs of bfloat16, the even ones below. */
+INLINE void store_pairs(uint8_t *p, __m256 even, __m256 odd)
+{
+    __m256i low = _mm256_srli_epi32(round_bf16(even), 16);
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_or_si256(low, round_bf16(odd)));
+}
+
+INLINE __m256 even_of(const uint8_t *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p), 16));
+}
+
+INLINE __m256 odd_of(const uint8_t *p)
+{
+    __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p);
+    return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32((int)0xffff0000)));
+}
+
 /* 256ths of sixteen E4M3 codes, as f16: the same fields at another bias, NaN apart. */
 INLINE __m256i widen_f8(const uint8_t *p)
 {

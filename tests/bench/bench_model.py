@@ -28,6 +28,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = {  # name: (command, tokens)
     "prefill 512": ("prefill 512", 512),
+    "prefill 4096": ("prefill 4096", 4096),
     "decode, 1 sequence": ("decode 1 0 128", 128),
     "decode, 16 sequences": ("decode 16 0 32", 16 * 32),
     "decode at depth 1024": ("decode 1 1024 64", 64),

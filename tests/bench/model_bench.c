@@ -23,8 +23,8 @@
 enum {
     MAX_ROWS = 1024,
     MAX_LOGITS = 64,
-    MAX_SEQS = 32,
-    SEQ_TOKENS = 2048,
+    MAX_SEQS = 16,
+    SEQ_TOKENS = 4608,
     BLOCK = 16,
     SEQ_BLOCKS = SEQ_TOKENS / BLOCK
 };

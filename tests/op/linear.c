@@ -42,15 +42,28 @@ static float *product(const char *isa, int threads, const struct weight_src *src
     return y;
 }
 
-/* The error that rounding the inputs to 8 bits may cause: each input moves by at most amax/254 of its 32 columns, which
- * adds up as a random walk; six standard deviations (uniform: amax/254/sqrt(3) each) plus the rounding of the f32 sums.
- */
-static double tolerance(bool is_float, const float *w, const float *x, int cols)
+/* What a product rounds: nothing, its inputs to 8 bits, or both of its factors to bfloat16. */
+enum rounding { ROUNDS_NOTHING, ROUNDS_INPUTS, ROUNDS_HALVES };
+
+static enum rounding rounding_of(enum dtype t)
+{
+    if (dtype_get(t)->block > 1 && t != DT_F8_SCALED)
+        return ROUNDS_INPUTS;
+    return getenv("MOONSHIFT_TEST_FAST") && (t == DT_F16 || t == DT_BF16) ? ROUNDS_HALVES : ROUNDS_NOTHING;
+}
+
+/* The error that this may cause. Inputs of 8 bits move by at most amax/254 of their 32 columns, halves by at most a
+ * 512th of themselves, which adds up as a random walk; six standard deviations (uniform: a third of the square each)
+ * plus the rounding of the f32 sums. */
+static double tolerance(enum rounding how, const float *w, const float *x, int cols)
 {
     double walk = 0, size = 0;
-    for (int c = 0; c < cols; c++)
-        size += fabs((double)w[c] * (double)x[c]);
-    for (int b = 0; b < cols && !is_float; b += 32) {
+    for (int c = 0; c < cols; c++) {
+        double each = fabs((double)w[c] * (double)x[c]);
+        size += each;
+        walk += how == ROUNDS_HALVES ? 2 * each * each / (512.0 * 512.0 * 3.0) : 0;
+    }
+    for (int b = 0; b < cols && how == ROUNDS_INPUTS; b += 32) {
         double amax = 0, w2 = 0;
         for (int i = b; i < b + 32; i++) {
             amax = fmax(amax, fabs((double)x[i]));
@@ -64,7 +77,7 @@ static double tolerance(bool is_float, const float *w, const float *x, int cols)
 static void check_against_double(const struct weight_src *src, const float *x, const float *y, int rows)
 {
     float *w = dequantised(src);
-    bool is_float = dtype_get(src->type)->block == 1 || src->type == DT_F8_SCALED;
+    enum rounding how = rounding_of(src->type);
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < src->rows; o++) {
             const float *wo = w + (size_t)o * (size_t)src->cols, *xr = x + (size_t)r * (size_t)src->cols;
@@ -72,7 +85,7 @@ static void check_against_double(const struct weight_src *src, const float *x, c
             for (int c = 0; c < src->cols; c++)
                 sum += (double)wo[c] * (double)xr[c];
             double err = fabs(sum - (double)y[(size_t)r * (size_t)src->rows + (size_t)o]);
-            if (!(err <= tolerance(is_float, wo, xr, src->cols)))
+            if (!(err <= tolerance(how, wo, xr, src->cols)))
                 fail_msg("%s %dx%d row %d output %d: off by %g", dtype_get(src->type)->name, src->rows, src->cols, r, o,
                          err);
         }
@@ -309,7 +322,7 @@ static void fused_inputs(void **state)
                     double sum = 0;
                     for (int c = 0; c < COLS; c++)
                         sum += (double)wf[o * COLS + c] * (double)plain[row][c];
-                    double limit = tolerance(i == 2, wf + o * COLS, plain[row], COLS) + 1e-5;
+                    double limit = tolerance(rounding_of(mixed[i]), wf + o * COLS, plain[row], COLS) + 1e-5;
                     assert_true(fabs(sum - (double)bare[row][o]) <= limit);
                 }
             free(wf);
@@ -345,6 +358,41 @@ static void bad_numbers_show(void **state)
     free(y);
     free(x);
     free((void *)src.data);
+}
+
+/* Numbers near zero, at the end of the range, and none at all: each instruction set makes the same of them. */
+static void edges_of_halves(void **state)
+{
+    (void)state;
+    enum { OUT = 20, COLS = 97, ROWS = 9, N = 12 };
+    static const uint16_t odd_ones[N] = {0x0000, 0x8000, 0x0001, 0x8070, 0x0080, 0x2680,
+                                         0x2700, 0x2780, 0x7f00, 0xff80, 0x7fc0, 0x3f80};
+    static const char *const isas[] = {"avx2", "avx512"};
+    struct rng r;
+    rng_init(&r, 7);
+    for (int t = 0; t < 2; t++)
+        for (int many = 0; many < 4; many++) {
+            struct weight_src src = random_matrix(&r, t ? DT_BF16 : DT_F16, OUT, COLS);
+            uint16_t *w = (uint16_t *)src.data;
+            float *x = random_floats(&r, (size_t)ROWS * COLS, 1.0f);
+            for (int i = 0; i < OUT * COLS; i++) /* without infinities and NaN at first: few sums are numbers then */
+                if (rng_below(&r, 3) < 2 && t)
+                    w[i] = odd_ones[rng_below(&r, many ? 9 : N)];
+            for (int i = 0; i < ROWS * COLS; i++)
+                if (rng_below(&r, 3) < 2)
+                    x[i] = bf16_to_f32(odd_ones[rng_below(&r, many > 1 ? 8 : N)]) * (i % 2 ? 1.0f : 1.0039f);
+            float *y = product("portable", 1, &src, x, ROWS);
+            for (int i = 0; i < 2; i++) {
+                float *z = product(isas[i], 1, &src, x, ROWS);
+                for (int k = 0; z && k < ROWS * OUT; k++)
+                    if (isnan(y[k]) ? !isnan(z[k]) : y[k] != z[k])
+                        fail_msg("%s: element %d is %a, not %a", isas[i], k, (double)z[k], (double)y[k]);
+                free(z);
+            }
+            free(y);
+            free(x);
+            free(w);
+        }
 }
 
 static void refusals(void **state)
@@ -395,13 +443,10 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_and_shape),
-        cmocka_unit_test(extreme_weights),
-        cmocka_unit_test(rows_stand_alone),
-        cmocka_unit_test(windows),
-        cmocka_unit_test(fused_inputs),
-        cmocka_unit_test(bad_numbers_show),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(every_type_and_shape), cmocka_unit_test(extreme_weights),
+        cmocka_unit_test(rows_stand_alone),     cmocka_unit_test(windows),
+        cmocka_unit_test(fused_inputs),         cmocka_unit_test(bad_numbers_show),
+        cmocka_unit_test(edges_of_halves),      cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
