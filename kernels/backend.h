@@ -45,7 +45,8 @@ struct device_opts {
                            benchmarks compare them */
     int n_threads;      /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
     const char *isa;    /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
-    bool fast;          /* cpu: products with quantised weights round their inputs to eight bits, not to sixteen */
+    bool fast;          /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
+                           F16 and BF16 weights they round both to bfloat16 */
     bool keeps_memory;  /* cpu: memory of freed weights stays with the device, for the next ones */
     int max_rows;       /* most rows (tokens) of a step */
     int max_logits;     /* most logit rows of one sample call */

@@ -214,8 +214,9 @@ static const struct opt_row rows[] = {
     {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
      "instruction set (the results are the same)"},
     {"cpu-precision", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(cpu_precision), "HOW", NULL, 0, 0, "high|fast",
-     "what products with quantised weights round their inputs to: fast (the default): eight bits, in less time; high: "
-     "sixteen (docs/numbers.md says what both cost). Both are the same bits in every layout"},
+     "what products round their inputs to: fast (the default), in less time: eight bits with quantised weights, "
+     "bfloat16 with F16 and BF16 ones; high: sixteen bits, and nothing (docs/numbers.md says what both cost). Both are "
+     "the same bits in every layout"},
     {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_SIMULATE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
      "the machine to simulate: a description of it, or NAME for models/hardware/NAME.json; its devices are the ranks"},
     {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, IN_SIMULATE, AT(model), "NAME|FILE", NULL, 0, 0, NULL,

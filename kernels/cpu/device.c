@@ -89,7 +89,7 @@ static void fill_facts(struct device *d)
     d->facts.n_threads = pool_threads(d->pool);
     snprintf(d->facts.isa, sizeof d->facts.isa, "%s", d->kernels->isa);
     snprintf(d->facts.name, sizeof d->facts.name, "%.48s (%.12s, %d threads%s)", name, d->facts.isa, d->facts.n_threads,
-             d->opts.fast ? ", inputs of 8 bits" : "");
+             d->opts.fast ? ", fast inputs" : "");
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
     d->facts.memory_bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : 0;
     d->facts.act_bytes = sizeof(float);

@@ -1,8 +1,8 @@
 """ik_llama.cpp's side of the model benchmark, by the ctypes interface of ik-llama-cpp-python: the same commands as
 model_bench.c, and nll. Weights are repacked at load and attention is flash attention, its fastest. Version 0.1.5 aborts
 in flash attention of several sequences (S > 0), so those run in a context without it. Its products with Q4_1 of 32 rows
-and more are wrong on CPUs with AVX-512 (4.33 nats a token of the demo model, 2.45 with steps of 31): what it takes for a
-prompt is of that format no answer.
+and more are wrong on CPUs with AVX-512 (4.33 nats a token of the demo model, 2.45 with steps of 31): what it takes for
+a prompt is of that format no answer.
 usage: ik_side.py MODEL THREADS"""
 
 import ctypes
