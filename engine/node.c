@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/cores.h"
 #include "engine/base/log.h"
-#include "engine/base/thread.h"
 #include "engine/cuts.h"
 #include "engine/holdings.h"
 
@@ -33,7 +33,7 @@ static struct device_opts device_of(const struct engine_setup *s, int rank)
     if (!o.max_logits)
         o.max_logits = 64;
     if (s->n_ranks > 1 && s->ops->computes) { /* the ranks share the cores */
-        int threads = o.n_threads > 0 ? o.n_threads : thread_cores();
+        int threads = o.n_threads > 0 ? o.n_threads : cores_usable();
         o.n_threads = threads / s->n_ranks > 1 ? threads / s->n_ranks : 1;
     }
     return o;

@@ -12,7 +12,7 @@ struct thread;
  * thread. */
 int thread_start(struct thread **out, const char *name, void (*fn)(void *), void *arg, struct err *e);
 void thread_join(struct thread *t); /* waits and frees; NULL is fine */
-int thread_cores(void);             /* cores this process may run on */
+int thread_cores(void);             /* CPUs this process may run on; cores.h: how many of them to compute on */
 /* Asks for one core of the process's set (i modulo their number); returns false when the system refuses.
  * For benchmarks. */
 int thread_pin_self(int i);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/cores.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
@@ -300,6 +301,17 @@ void app_plan_server(struct app *a, struct server_setup *out)
     };
 }
 
+/* Why fewer threads compute than there are CPUs. */
+static void say_cores(const struct app *a)
+{
+    struct cores c;
+    char why[200];
+    cores_now(&c);
+    cores_say(&c, why, sizeof why);
+    if (*why && !a->opts.threads && strcmp(a->opts.device, "cpu") == 0)
+        log_info("main", "Computing on %s; --threads says otherwise", why);
+}
+
 static void say_capacity(const struct app *a, double load_s)
 {
     const struct node_facts *n = engine_node(a->engine);
@@ -309,6 +321,7 @@ static void say_capacity(const struct app *a, double load_s)
         tokens += (int64_t)n->kv_blocks * n->shape->tokens_per_block[parts->groups[parts->order[i]].n_ranks];
     if (n->n_ranks > 1)
         log_info("main", "%d ranks, %d rank sets with communicators", n->n_ranks, n->shape->n_sets);
+    say_cores(a);
     log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);
     log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes * n->n_ranks / 0x1p30,
              a->opts.kv_dtype);

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/cores.h"
 #include "engine/base/log.h"
-#include "engine/base/thread.h"
 #include "engine/command/app.h"
 
 bool app_is_alone(const struct app *a)
@@ -61,7 +61,7 @@ int app_open_encoder(struct app *a, struct err *e)
 struct embed_plan app_plan_encoder(struct app *a)
 {
     const struct opts *o = &a->opts;
-    int replicas = (int)o->embedding_replicas, cores = thread_cores() / replicas;
+    int replicas = (int)o->embedding_replicas, cores = cores_usable() / replicas;
     return (struct embed_plan){.encoder = a->encoder,
                                .name = a->encoder_name,
                                .root = o->embedding_model,

@@ -10,6 +10,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "engine/base/cores.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
@@ -389,7 +390,7 @@ static int run_all(struct simulation *m, struct err *e)
 {
     struct simulate_report *r = &m->report;
     const struct simulate_ask *o = r->setup->ask;
-    int n = o->policies.n, most = o->jobs ? (int)o->jobs : thread_cores();
+    int n = o->policies.n, most = o->jobs ? (int)o->jobs : cores_usable();
     most = most < n ? most : n;
     if (n > 1)
         TRY(try_policies(r->setup, e));

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "engine/base/check.h"
+#include "engine/base/cores.h"
 #include "engine/base/mem.h"
-#include "engine/base/thread.h"
 #include "kernels/cpu/collective.h"
 
 static const struct cpu_kernels *pick_avx2(void)
@@ -114,7 +114,7 @@ static void cpu_close(struct device *d)
 static int cpu_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     struct device *d = mem_new(sizeof *d);
-    int n_threads = o->n_threads > 0 ? o->n_threads : thread_cores(), rc = E_FULL;
+    int n_threads = o->n_threads > 0 ? o->n_threads : cores_usable(), rc = E_FULL;
     *out = NULL;
     d->opts = *o;
     clock_init_real(&d->clock);

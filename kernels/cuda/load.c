@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/cores.h"
 #include "engine/base/mem.h"
-#include "engine/base/thread.h"
 #include "kernels/cuda/device.h"
 
 enum { LOAD_BYTES = 16 << 20 };
@@ -115,7 +115,7 @@ static int open_loader(struct device *d, bool staged, struct err *e)
     for (int i = 0; i < LOAD_SLOTS; i++)
         TRY(open_slot(d, i, staged, e));
     if (!l->copier)
-        l->copier = copier_open(thread_cores());
+        l->copier = copier_open(cores_usable());
     return 0;
 }
 
