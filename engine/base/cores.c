@@ -83,10 +83,13 @@ static double quota_in(const char *folder, bool old)
 {
     char text[TEXT_BYTES];
     double quota, period;
-    if (!old)
-        return read_at(text, "%s/cpu.max", folder) && sscanf(text, "%lf %lf", &quota, &period) == 2 && period > 0
-                   ? quota / period
-                   : 0;
+    if (!old) {
+        char *end;
+        if (!read_at(text, "%s/cpu.max", folder) || (quota = strtod(text, &end)) <= 0 || end == text ||
+            (period = strtod(end, NULL)) <= 0)
+            return 0;
+        return quota / period;
+    }
     if (!read_at(text, "%s/cpu.cfs_quota_us", folder) || (quota = strtod(text, NULL)) <= 0 ||
         !read_at(text, "%s/cpu.cfs_period_us", folder) || (period = strtod(text, NULL)) <= 0)
         return 0;

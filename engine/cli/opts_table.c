@@ -170,7 +170,7 @@ static const struct opt_row rows[] = {
     {"threads", NULL, 't', OPT_COUNT, GROUP_MACHINE, BOTH, AT(threads), "N", "0", 0, 1024, NULL,
      "cores to compute on; 0: those this process may use, without second threads of a core and efficiency cores, and "
      "no "
-     "more than its control group (a container's --cpus) has the time of"},
+     "more than its control group (a container, say) has the time of"},
     {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(ranks), "N", "0", 0, 64, NULL,
      "workers that share the cores and run the model in any layout; 0: as many as the four sizes below need"},
     {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(tp), "N", "0", 0, 64, NULL,
