@@ -375,7 +375,7 @@ static void edges_of_halves(void **state)
             struct weight_src src = random_matrix(&r, t ? DT_BF16 : DT_F16, OUT, COLS);
             uint16_t *w = (uint16_t *)src.data;
             float *x = random_floats(&r, (size_t)ROWS * COLS, 1.0f);
-            for (int i = 0; i < OUT * COLS; i++) /* without infinities and NaN at first: few sums are numbers then */
+            for (int i = 0; i < OUT * COLS; i++) /* infinities and NaN in some rounds only: few sums are numbers then */
                 if (rng_below(&r, 3) < 2 && t)
                     w[i] = odd_ones[rng_below(&r, many ? 9 : N)];
             for (int i = 0; i < ROWS * COLS; i++)

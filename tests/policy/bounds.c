@@ -279,6 +279,37 @@ static void giving_way_for_ever_is_starvation(void **state)
     starve_by("if red(w) then act.batch(view.groups[1]) end");
 }
 
+/* Whom one policy passes over the next one has as long as any: what was waited for before does not count against it. */
+static void a_new_policy_has_its_own_time(void **state)
+{
+    (void)state;
+    struct rig t;
+    const char *serve = "return { api = 1, doc = 'x', needs = { 'tenant' }, step = function(view, act)\n"
+                        "  local b, w = act.batch(view.groups[1]), view.waiting b:decodes()\n"
+                        "  for i = 1, w.n do if w.tenant[i] ~= 'red' or view.now > %g then b:add(w.id[i]) end end\n"
+                        "  if b.tokens > 0 then act.forward(view.groups[1], b) else act.wake(5) end end }";
+    char source[1024];
+    rig_open(&t, &(struct rig_knobs){.starvation_s = 1});
+    snprintf(source, sizeof source, serve, 1e9);
+    swap_to(&t, source);
+    uint64_t red = rig_submit(&t, "red", 40, 5);
+    for (int i = 0; i < 57; i++) { /* it is late from 1 s on, and would be starved at 1.2 s */
+        rig_submit(&t, "blue", 20, 4);
+        run_for(&t, SECONDS(0.02));
+    }
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"), 0);
+    snprintf(source, sizeof source, serve, (double)clock_now(&t.clock) * 1e-9 + 0.1);
+    swap_to(&t, source);
+    for (int i = 0; i < 20; i++) {
+        rig_submit(&t, "blue", 20, 4);
+        run_for(&t, SECONDS(0.02));
+    }
+    assert_int_equal(t.heard[red].ending, END_LENGTH);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* Getting on slowly is not starving: a token in every tenth step. */
 static void getting_on_slowly_is_lawful(void **state)
 {
@@ -329,6 +360,7 @@ int main(void)
         cmocka_unit_test(giving_way_for_ever_is_starvation),
         cmocka_unit_test(a_long_queue_in_order_is_not_starvation),
         cmocka_unit_test(getting_on_slowly_is_lawful),
+        cmocka_unit_test(a_new_policy_has_its_own_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
