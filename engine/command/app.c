@@ -178,11 +178,24 @@ static int open_policy(struct app *a, struct err *e)
 
 /* ---- the engine */
 
+/* Why fewer threads compute than there are CPUs. */
+static void say_cores(void)
+{
+    struct cores c;
+    char why[200];
+    cores_now(&c);
+    cores_say(&c, why, sizeof why);
+    if (*why)
+        log_info("main", "Computing on %s; --threads says otherwise", why);
+}
+
 int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
 {
     const struct opts *o = &a->opts;
     struct engine_setup s = {.model = a->model, .clock = &a->clock, .threaded = true};
     TRY(machine_backend(o, backend_find, &s.ops, e));
+    if (!o->threads && strcmp(s.ops->name, "cpu") == 0)
+        say_cores();
     TRY(opts_cache_type(o->kv_dtype, &s.kv_dtype, e));
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
     s.device.fast = !o->cpu_precision || strcmp(o->cpu_precision, "fast") == 0;
@@ -301,17 +314,6 @@ void app_plan_server(struct app *a, struct server_setup *out)
     };
 }
 
-/* Why fewer threads compute than there are CPUs. */
-static void say_cores(const struct app *a)
-{
-    struct cores c;
-    char why[200];
-    cores_now(&c);
-    cores_say(&c, why, sizeof why);
-    if (*why && !a->opts.threads && strcmp(a->opts.device, "cpu") == 0)
-        log_info("main", "Computing on %s; --threads says otherwise", why);
-}
-
 static void say_capacity(const struct app *a, double load_s)
 {
     const struct node_facts *n = engine_node(a->engine);
@@ -321,7 +323,6 @@ static void say_capacity(const struct app *a, double load_s)
         tokens += (int64_t)n->kv_blocks * n->shape->tokens_per_block[parts->groups[parts->order[i]].n_ranks];
     if (n->n_ranks > 1)
         log_info("main", "%d ranks, %d rank sets with communicators", n->n_ranks, n->shape->n_sets);
-    say_cores(a);
     log_info("main", "Model loading took %.2f GiB and %.2f s", (double)n->weight_bytes / 0x1p30, load_s);
     log_info("main", "Available KV cache memory: %.2f GiB (%s)", (double)n->kv_bytes * n->n_ranks / 0x1p30,
              a->opts.kv_dtype);
