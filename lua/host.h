@@ -25,7 +25,8 @@ struct lua_opts {
     int64_t soft_ns; /* 0: 250 us of CPU time; a longer call stands and is called slow, where calls take too much of all
                         time */
     int64_t soft_request_ns; /* 0: 500 ns; added per request in the view */
-    int64_t hard_ns;         /* 0: 2 ms; a longer call is stopped, at most half as long again later */
+    int64_t hard_ns;         /* 0: 2 ms; a longer call is stopped, half as long again in CPU time later; twice as
+                                long again where it executes next to nothing, since then the machine stands still */
     bool relaxed;            /* at boot: loading and trying may take 20 times as long, since the source was accepted
                                 before */
     bool again;              /* the same source passed just now: neither its tests nor made-up views are run */

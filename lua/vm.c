@@ -15,8 +15,10 @@ enum {
     SLOT_HANDLER = 2, /* what lies at the bottom of the stack for ever */
     INSTRUCTIONS_PER_US = 100,
     GRACE_PIECES = 4,
-    TICK = 100,    /* bytecodes from one look at the clock to the next */
-    TICKED = 1000, /* bytecodes of a call after which the watchdog looks instead */
+    TICK = 100,     /* bytecodes from one look at the clock to the next */
+    LATE_TICK = 10, /* the same of a call that is late */
+    TICKED = 1000,  /* bytecodes of a call after which the watchdog looks instead */
+    LOOPED = 5000,  /* bytecodes after a call was found late for the first time: it is not the machine that is slow */
 };
 
 /* ---- memory */
@@ -137,18 +139,42 @@ static void stop_here(struct vm *vm, lua_State *L)
     luaL_error(L, "stopped");
 }
 
+static void on_late_tick(lua_State *L, lua_Debug *ar);
+
+static void watch_closely(struct vm *vm, lua_State *L)
+{
+    vm->late_bytecodes = vm->gauge.bytecodes;
+    if (vm->line)
+        return;
+    vm->ticking = false;
+    lua_sethook(L, on_late_tick, LUA_MASKCOUNT, LATE_TICK);
+}
+
 /* Being late on the wall is not enough, as the thread may just not have been running: the call gets half its budget
  * more, in CPU time, of which one stretch counts for a quarter at most: a virtual machine that stands still calls that
- * CPU time. */
+ * CPU time. One whose host has too much to do stands still many times, and next to nothing is executed between: then
+ * the call gets four times as much. */
 static void be_late(struct vm *vm, lua_State *L)
 {
     int64_t cpu = clock_thread_cpu(), grace = vm->budget.hard_ns / 2, piece = grace / GRACE_PIECES;
     if (vm->late_cpu_ns)
         vm->grace_ns += cpu - vm->late_cpu_ns < piece ? cpu - vm->late_cpu_ns : piece;
+    else
+        watch_closely(vm, L);
     vm->late_cpu_ns = cpu;
-    if (vm->grace_ns >= grace)
+    bool loops = vm->gauge.bytecodes - vm->late_bytecodes >= LOOPED;
+    if (vm->grace_ns >= (loops ? grace : 4 * grace))
         stop_here(vm, L);
     vm->deadline_ns = clock_now(&vm->clock) + piece;
+}
+
+static void on_late_tick(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    struct vm *vm = vm_of(L);
+    vm->gauge.bytecodes += LATE_TICK;
+    if (clock_now(&vm->clock) >= vm->deadline_ns)
+        be_late(vm, L);
 }
 
 /* Runs on the VM's own thread, at its next instruction after the watchdog fired. */
@@ -158,10 +184,9 @@ static void on_late(lua_State *L, lua_Debug *ar)
     struct vm *vm = vm_of(L);
     if (vm->killed)
         stop_here(vm, L);
-    be_late(vm, L);
     watch_shut(vm->watch);
-    lua_sethook(L, NULL, 0, 0);
-    watch_open(vm->watch, vm->deadline_ns);
+    vm->watching = false;
+    be_late(vm, L);
 }
 
 static void arm(lua_State *L)
@@ -188,8 +213,10 @@ static void on_tick(lua_State *L, lua_Debug *ar)
     if (is_line(vm, L, ar))
         return;
     vm->gauge.bytecodes += vm->line ? 1 : TICK;
-    if (clock_now(&vm->clock) >= vm->deadline_ns)
+    if (clock_now(&vm->clock) >= vm->deadline_ns) {
         be_late(vm, L);
+        return;
+    }
     if (vm->gauge.counting || vm->line || vm->gauge.bytecodes < TICKED)
         return;
     vm->ticking = false;

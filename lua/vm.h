@@ -43,6 +43,7 @@ struct vm {
     struct vm_budget budget;
     int64_t late_cpu_ns, grace_ns; /* thread CPU time when it was last found late (0: it was not), and what it has had
                                       since the first time */
+    int64_t late_bytecodes;        /* what it had executed by then, as far as that was counted */
     int64_t deadline_ns;           /* when it is late, or late again */
     bool killed, denied;
     bool ticking, watching; /* the hook is that of a call's beginning; the watchdog looks on */

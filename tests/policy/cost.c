@@ -4,6 +4,10 @@
 
 #include "engine/base/clock.h"
 #include "lua/gauge.h"
+#include "lua/vm.h"
+#include "lua/watchdog.h"
+
+#include <lauxlib.h>
 
 /* ---- the gauge, on a clock of the test's */
 
@@ -63,6 +67,41 @@ static void some_calls_are_counted_and_all_after_a_late_one(void **state)
     assert_int_equal(n, 20);
     const struct gauge_limits none = {0};
     assert_false(gauge_begin(&g, &none, 1));
+}
+
+/* ---- the machine: 2 ms, in a call that executes next to nothing and in one that loops */
+
+static int burn_a_tenth(lua_State *L)
+{
+    (void)L;
+    burn(100000);
+    return 0;
+}
+
+static void work(lua_State *L, void *n)
+{
+    assert_int_equal(luaL_loadstring(L, "local f, n = ... for i = 1, n do f() end while n == 0 do end"), 0);
+    lua_pushcfunction(L, burn_a_tenth);
+    lua_pushinteger(L, *(int *)n);
+    lua_call(L, 2, 0);
+}
+
+/* Where the host has too much to do, a virtual machine calls it CPU time when it stands still. */
+static void a_call_that_executes_next_to_nothing_has_more_time(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct lua_watchdog *dog;
+    struct vm vm;
+    struct vm_budget budget = {.hard_ns = 2000000};
+    assert_int_equal(lua_watchdog_start(&dog, &e), 0);
+    assert_int_equal(vm_create(&vm, dog, 1 << 20, &e), 0);
+    assert_int_equal(vm_call(&vm, budget, work, &(int){35}, &e), VERDICT_OK);
+    assert_int_equal(vm_call(&vm, budget, work, &(int){300}, &e), VERDICT_TIMEOUT);
+    assert_int_equal(vm_call(&vm, budget, work, &(int){0}, &e), VERDICT_TIMEOUT);
+    assert_int_equal(vm_call(&vm, budget, work, &(int){1}, &e), VERDICT_OK);
+    vm_destroy(&vm);
+    lua_watchdog_stop(dog);
 }
 
 /* ---- live */
@@ -281,6 +320,7 @@ int main(void)
         cmocka_unit_test(a_core_that_others_had_is_no_slow_call),
         cmocka_unit_test(time_counts_where_it_costs_something),
         cmocka_unit_test(some_calls_are_counted_and_all_after_a_late_one),
+        cmocka_unit_test(a_call_that_executes_next_to_nothing_has_more_time),
         cmocka_unit_test(code_that_executes_too_much_is_withdrawn),
         cmocka_unit_test(code_within_its_limit_stays),
         cmocka_unit_test(the_dry_runs_refuse_it),
