@@ -18,8 +18,8 @@ struct model_files {
 int model_files_open(struct model_files *out, const struct opts *o, struct err *e);
 /* Of the model that was opened so: changes with its weights. */
 int model_files_identity(const struct opts *o, const struct model *m, struct sha256 *out, struct err *e);
-/* --kv-cache-dtype; --dummy-dtype, whose fp8 has scales. */
-int opts_cache_type(const char *name, enum dtype *out, struct err *e);
+/* --kv-cache-dtype; halves: auto is bfloat16, as which attention multiplies. --dummy-dtype, whose fp8 has scales. */
+int opts_cache_type(const char *name, bool halves, enum dtype *out, struct err *e);
 int opts_matrix_type(const char *name, enum dtype *out, struct err *e);
 
 #endif

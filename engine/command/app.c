@@ -196,9 +196,9 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     TRY(machine_backend(o, backend_find, &s.ops, e));
     if (!o->threads && strcmp(s.ops->name, "cpu") == 0)
         say_cores();
-    TRY(opts_cache_type(o->kv_dtype, &s.kv_dtype, e));
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
     s.device.fast = !o->cpu_precision || strcmp(o->cpu_precision, "fast") == 0;
+    TRY(opts_cache_type(o->kv_dtype, s.device.fast && strcmp(s.ops->name, "cpu") == 0, &s.kv_dtype, e));
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);
     s.device.sim_row_ns = (int64_t)(o->sim_row_us * 1e3);
     s.device.sim_machine = a->machine;

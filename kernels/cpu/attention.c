@@ -35,8 +35,14 @@ struct attn_call {
 /* Working memory of an item, in floats from the thread's base. */
 struct attn_space {
     float *q, *o, *m, *l, *leaf_o, *k_tile, *v_tile;
+    uint16_t *q_half;
     int32_t *lo, *hi;
 };
+
+static size_t half_dim(size_t dim)
+{
+    return (dim + 31) & ~(size_t)31;
+}
 
 static struct attn_space space_of(const struct attn_call *c, int thread)
 {
@@ -47,7 +53,8 @@ static struct attn_space space_of(const struct attn_call *c, int thread)
     s.leaf_o = s.o + TILE_QUERIES * c->dim;
     s.k_tile = s.leaf_o + MAX_TILE * c->ldo;
     s.v_tile = s.k_tile + ATTN_LEAF * c->dim;
-    s.m = s.v_tile + ATTN_LEAF * c->dim;
+    s.q_half = (uint16_t *)(s.v_tile + ATTN_LEAF * c->dim);
+    s.m = s.v_tile + ATTN_LEAF * c->dim + TILE_QUERIES * half_dim(c->dim) / 2;
     s.l = s.m + TILE_QUERIES;
     s.lo = (int32_t *)(s.l + TILE_QUERIES);
     s.hi = s.lo + TILE_QUERIES;
@@ -56,7 +63,8 @@ static struct attn_space space_of(const struct attn_call *c, int thread)
 
 static size_t space_floats(size_t dim, size_t ldo)
 {
-    size_t n = 2 * TILE_QUERIES * dim + MAX_TILE * ldo + 2 * ATTN_LEAF * dim + 4 * TILE_QUERIES;
+    size_t n = 2 * TILE_QUERIES * dim + MAX_TILE * ldo + 2 * ATTN_LEAF * dim + TILE_QUERIES * half_dim(dim) / 2 +
+               4 * TILE_QUERIES;
     return (n + 15) & ~(size_t)15;
 }
 
@@ -88,6 +96,14 @@ static int first_seen(const struct attention_args *a, int position)
     return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
 }
 
+static void round_query(const struct attn_call *c, float *q, uint16_t *half)
+{
+    size_t n = (size_t)c->a->kv.head_dim;
+    c->d->kernels->round_row(q, (int)n, half, 1);
+    for (size_t i = 0; i < c->dim; i++)
+        q[i] = bf16_to_f32(half[i]);
+}
+
 /* Copies the item's queries, scaled, row after row, the heads of a row together. */
 static void load_queries(const struct attn_call *c, const struct attn_item *it, const struct attn_space *s)
 {
@@ -101,6 +117,8 @@ static void load_queries(const struct attn_call *c, const struct attn_item *it, 
             float *to = s->q + (size_t)n * c->dim;
             for (int i = 0; i < dim; i++)
                 to[i] = q[i] * scale;
+            if (c->d->opts.fast)
+                round_query(c, to, s->q_half + (size_t)n * half_dim(c->dim));
             s->hi[n] = position_of(seq, r) + 1;
             s->lo[n] = first_seen(a, s->hi[n] - 1);
             s->m[n] = -__builtin_inff();
@@ -142,6 +160,7 @@ static void attend_tree(const struct attn_call *c, const struct attn_item *it, c
         j.leaf0 = own > it->leaf0 ? own : it->leaf0;
         j.n_q = n;
         j.q += (size_t)(r * n) * c->dim;
+        j.q_half += (size_t)(r * n) * half_dim(c->dim);
         j.o += (size_t)(r * n) * c->dim;
         j.lo += r * n;
         j.hi += r * n;
@@ -200,12 +219,17 @@ static struct attend_job job_of(const struct attn_call *c, const struct attn_ite
     size_t k_bytes = kv_key_bytes(t, kv->tokens_per_block, kv->head_dim);
     size_t v_bytes = kv_value_bytes(t, kv->tokens_per_block, kv->head_dim);
     int n_q = it->n_rows * it->n_heads;
-    bool widen = t != DT_F32 && n_q >= WIDEN_QUERIES;
+    bool half = c->d->opts.fast, widen = (half || t != DT_F32) && n_q >= WIDEN_QUERIES;
+    widen = widen || (half && (t != DT_BF16 || kv->head_dim % 2));
     return (struct attend_job){
         .n_q = n_q,
         .head_dim = kv->head_dim,
         .padded_dim = (int)c->dim,
         .q = s->q,
+        .half = half,
+        .half_dots = c->d->half_dots,
+        .q_half = s->q_half,
+        .half_dim = (int)half_dim(c->dim),
         .lo = s->lo,
         .hi = s->hi,
         .dtype = t,

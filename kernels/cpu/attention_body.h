@@ -1,14 +1,19 @@
 /* Attention of a set of queries over cached positions, on the lanes of vec_*.h. Included once by each kernels_*.c. A
  * lane is a position while scores are computed (keys lie [element][position]) and an element of the head while outputs
- * are (values lie [position][element]). kernels.h states the order of every sum. */
+ * are (values lie [position][element]). Halves are taken in pairs: of elements of a key, of positions of a value; in a
+ * laced tile the two of a pair lie side by side. kernels.h states the order of every sum. */
 #ifndef CPU_ATTENTION_BODY_H
 #define CPU_ATTENTION_BODY_H
 
 enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT };
 
-/* Keys and values of a leaf, by runs of 16 positions: in the cache, or in f32 tiles. */
+/* How the keys and values of a leaf lie, and how they are multiplied: one after the other as they are cached, or halves
+ * in pairs: as f32 that was rounded, or as bfloat16, whose products are added one by one or by the CPU's own dots. */
+enum form { ONE_F32, ONE_F16, ONE_BF16, ONE_F8, HALF_F32, HALF_BF16, DOT_BF16, DOT_LACED };
+
+/* Keys and values of a leaf, by runs of 16 positions: in the cache, or in tiles. */
 struct leaf_kv {
-    enum dtype dtype;
+    enum form form;
     const void *k[LEAF_SEGMENTS], *v[LEAF_SEGMENTS];
     size_t k_stride, v_stride; /* elements from one head element, one position, to the next */
 };
@@ -17,9 +22,26 @@ struct leaf_kv {
 struct leaf_batch {
     int n, from[TILE], to[TILE];
     const float *q;
+    const uint16_t *q_half;
     float s[TILE][ATTN_LEAF];
+    uint16_t p[TILE][ATTN_LEAF]; /* of dots: the weights once more */
     float m[TILE], l[TILE];
 };
+
+/* What leaves are folded into. */
+struct fold_state {
+    float *m, *l, *o;
+};
+
+INLINE bool is_one(enum form f)
+{
+    return f <= ONE_F8;
+}
+
+INLINE bool is_dot(enum form f)
+{
+    return f >= DOT_BF16;
+}
 
 INLINE vf load_cached(enum dtype t, const void *p, size_t i)
 {
@@ -29,19 +51,57 @@ INLINE vf load_cached(enum dtype t, const void *p, size_t i)
                          : vf_load_bf16((const uint16_t *)p + i);
 }
 
+/* Sixteen elements from element i on; of no laced tile. */
+INLINE vf load_form(enum form f, const void *p, size_t i)
+{
+    return load_cached(f == ONE_F32 || f == HALF_F32 ? DT_F32
+                       : f == ONE_F16                ? DT_F16
+                       : f == ONE_F8                 ? DT_F8
+                                                     : DT_BF16,
+                       p, i);
+}
+
+/* acc[i * G + k] += x * the float at w + i * step, for Q of them. */
+INLINE void add_one(int Q, int G, int k, vf x, const float *w, size_t step, vf acc[])
+{
+    UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] = vf_fma(vf_load1(w + (size_t)i * step), x, acc[i * G + k]);
+}
+
+#ifdef VEC_PAIRS
+/* The pair at `even`, whose odd one lies `step` elements further on in the cache, or beside it in a laced tile. */
+INLINE vi load_dot(enum form f, const void *p, size_t even, size_t step)
+{
+    const uint16_t *x = (const uint16_t *)p + (f == DOT_LACED ? 0 : even);
+    return f == DOT_LACED ? pair_load((const uint8_t *)p + 2 * even) : pair_of(x, x + step);
+}
+
+INLINE void add_dot(int Q, int G, int k, vi x, const uint16_t *w, size_t step, vf acc[])
+{
+    UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] = pair_add(acc[i * G + k], x, w + (size_t)i * step);
+}
+#endif
+
 /* Scores of Q queries with G runs of 16 positions from run g on. */
-INLINE void score_runs(enum dtype t, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
+INLINE void score_runs(enum form f, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
                        struct leaf_batch *b, int g)
 {
     vf acc[TILE];
-    const float *q = b->q;
+    size_t step = (size_t)j->padded_dim;
     UNROLL for (int i = 0; i < Q * G; i++) acc[i] = vf_set1(0);
-    for (int d = 0; d < j->head_dim; d++) {
+    for (int d = 0; d < j->head_dim; d += is_one(f) ? 1 : 2) {
         UNROLL for (int k = 0; k < G; k++)
         {
-            vf key = load_cached(t, kv->k[g + k], (size_t)d * kv->k_stride);
-            UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] =
-                vf_fma(vf_load1(q + (size_t)i * (size_t)j->padded_dim + d), key, acc[i * G + k]);
+            size_t at = (size_t)d * kv->k_stride;
+            const void *keys = kv->k[g + k];
+#ifdef VEC_PAIRS
+            if (is_dot(f)) {
+                add_dot(Q, G, k, load_dot(f, keys, at, kv->k_stride), b->q_half + d, (size_t)j->half_dim, acc);
+                continue;
+            }
+#endif
+            if (!is_one(f))
+                add_one(Q, G, k, load_form(f, keys, at + kv->k_stride), b->q + d + 1, step, acc);
+            add_one(Q, G, k, load_form(f, keys, at), b->q + d, step, acc);
         }
     }
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++)
@@ -54,41 +114,55 @@ INLINE int runs_of(int Q)
     return TILE / Q > 4 ? 4 : TILE / Q < 1 ? 1 : TILE / Q;
 }
 
-INLINE void score_queries(enum dtype t, int Q, const struct attend_job *j, const struct leaf_kv *kv,
+INLINE void score_queries(enum form f, int Q, const struct attend_job *j, const struct leaf_kv *kv,
                           struct leaf_batch *b, int g, int g1)
 {
     if (runs_of(Q) > 1)
         for (; g + runs_of(Q) <= g1; g += runs_of(Q))
-            score_runs(t, Q, runs_of(Q), j, kv, b, g);
+            score_runs(f, Q, runs_of(Q), j, kv, b, g);
     for (; g < g1; g++)
-        score_runs(t, Q, 1, j, kv, b, g);
+        score_runs(f, Q, 1, j, kv, b, g);
 }
 
 /* Scores of the batch over runs [g0, g1). */
-INLINE void score(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, struct leaf_batch *b, int g0,
+INLINE void score(enum form f, const struct attend_job *j, const struct leaf_kv *kv, struct leaf_batch *b, int g0,
                   int g1)
 {
     switch (b->n) {
     case 1:
-        score_queries(t, 1, j, kv, b, g0, g1);
+        score_queries(f, 1, j, kv, b, g0, g1);
         break;
     case 2:
-        score_queries(t, 2, j, kv, b, g0, g1);
+        score_queries(f, 2, j, kv, b, g0, g1);
         break;
     case 3:
-        score_queries(t, 3, j, kv, b, g0, g1);
+        score_queries(f, 3, j, kv, b, g0, g1);
         break;
     case 4:
-        score_queries(t, 4, j, kv, b, g0, g1);
+        score_queries(f, 4, j, kv, b, g0, g1);
         break;
     default:
         if (TILE > 4)
-            score_queries(t, TILE, j, kv, b, g0, g1);
+            score_queries(f, TILE, j, kv, b, g0, g1);
     }
 }
 
+/* The weight 2^x as it is multiplied, which is also what is summed. */
+INLINE vf put_weight(enum form f, vf x, float *s, uint16_t *half)
+{
+    vf p = is_one(f) ? vf_exp2(x) : vf_exp2_half(x);
+#ifdef VEC_PAIRS
+    p = is_dot(f) ? half_store(half, p) : is_one(f) ? p : vf_round_half(p);
+#else
+    (void)half;
+    p = is_one(f) ? p : vf_round_half(p);
+#endif
+    vf_store(s, p);
+    return p;
+}
+
 /* Scores of query i into weights p, with their maximum and their sum. Positions outside [from, to) weigh 0. */
-INLINE void weigh(struct leaf_batch *b, int i)
+INLINE void weigh(enum form f, struct leaf_batch *b, int i)
 {
     float *s = b->s[i];
     int g0 = b->from[i] / SEGMENT, g1 = (b->to[i] + SEGMENT - 1) / SEGMENT;
@@ -102,138 +176,192 @@ INLINE void weigh(struct leaf_batch *b, int i)
     b->m[i] = vf_max_lane(most);
     most = vf_set1(b->m[i]);
     for (int g = g0; g < g1; g++) {
-        vf p = vf_exp2(vf_sub(vf_load(s + SEGMENT * g), most));
-        vf_store(s + SEGMENT * g, p);
-        sum = vf_add(sum, p);
+        vf x = vf_sub(vf_load(s + SEGMENT * g), most);
+        sum = vf_add(sum, put_weight(f, x, s + SEGMENT * g, b->p[i] + SEGMENT * g));
     }
     b->l[i] = vf_sum(sum);
 }
 
+/* The value of position p, 16 elements from element d on. */
+INLINE vf load_value(enum form f, const struct leaf_kv *kv, int p, int d)
+{
+    const void *v = kv->v[p / SEGMENT];
+    size_t run = (size_t)(p % SEGMENT);
+    vf even, odd;
+    if (f != DOT_LACED)
+        return load_form(f, v, run * kv->v_stride + (size_t)d);
+    vf_load_pairs((const uint8_t *)v + 4 * (run / 2 * kv->v_stride + (size_t)d), &even, &odd);
+    return p % 2 ? odd : even;
+}
+
+/* Weights * values of one position, for G runs of 16 elements from element d on. */
+INLINE void mix_position(enum form f, int Q, int G, const struct leaf_kv *kv, const struct leaf_batch *b, int first,
+                         int p, int d, vf acc[])
+{
+    UNROLL for (int k = 0; k < G; k++)
+        add_one(Q, G, k, load_value(f, kv, p, d + SEGMENT * k), &b->s[first][p], ATTN_LEAF, acc);
+}
+
+/* Of a pair of positions, the odd one first. */
+INLINE void mix_pair(enum form f, int Q, int G, const struct leaf_kv *kv, const struct leaf_batch *b, int first, int p,
+                     int d, vf acc[])
+{
+#ifdef VEC_PAIRS
+    if (is_dot(f)) {
+        size_t at = (size_t)(p % SEGMENT) * kv->v_stride + (size_t)d * (f == DOT_LACED ? 2 : 1);
+        UNROLL for (int k = 0; k < G; k++)
+        {
+            size_t run = at + (size_t)(SEGMENT * k) * (f == DOT_LACED ? 2 : 1);
+            add_dot(Q, G, k, load_dot(f, kv->v[p / SEGMENT], run, kv->v_stride), &b->p[first][p], ATTN_LEAF, acc);
+        }
+        return;
+    }
+#endif
+    mix_position(f, Q, G, kv, b, first, p + 1, d, acc);
+    mix_position(f, Q, G, kv, b, first, p, d, acc);
+}
+
 /* o of Q queries += weights * values of positions [from, to), for G runs of 16 elements from element d on. */
-INLINE void mix_runs(enum dtype t, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
+INLINE void mix_runs(enum form f, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
                      const struct leaf_batch *b, int first, const int range[2], int d)
 {
     vf acc[TILE];
     size_t ldo = (size_t)j->padded_dim + PARTIAL_EXTRA;
     float *o = j->leaf_o + (size_t)first * ldo + d;
+    int p = range[0];
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++) acc[i * G + k] =
         vf_load(o + (size_t)i * ldo + SEGMENT * k);
-    for (int p = range[0]; p < range[1];) {
-        int stop = (p / SEGMENT + 1) * SEGMENT;
-        stop = stop < range[1] ? stop : range[1];
-        size_t at = (size_t)(p % SEGMENT) * kv->v_stride + (size_t)d;
-        const void *v = kv->v[p / SEGMENT];
-        for (; p < stop; p++, at += kv->v_stride) {
-            UNROLL for (int k = 0; k < G; k++)
-            {
-                vf value = load_cached(t, v, at + (size_t)(SEGMENT * k));
-                UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] =
-                    vf_fma(vf_load1(&b->s[first + i][p]), value, acc[i * G + k]);
-            }
-        }
-    }
+    if (!is_one(f) && p % 2)
+        mix_position(f, Q, G, kv, b, first, p++, d, acc);
+    for (; !is_one(f) && p + 1 < range[1]; p += 2)
+        mix_pair(f, Q, G, kv, b, first, p, d, acc);
+    for (; p < range[1]; p++)
+        mix_position(f, Q, G, kv, b, first, p, d, acc);
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++)
         vf_store(o + (size_t)i * ldo + SEGMENT * k, acc[i * G + k]);
 }
 
-INLINE void mix_queries(enum dtype t, int Q, const struct attend_job *j, const struct leaf_kv *kv,
+INLINE void mix_queries(enum form f, int Q, const struct attend_job *j, const struct leaf_kv *kv,
                         const struct leaf_batch *b, int first, const int range[2])
 {
     int d = 0, n = runs_of(Q) * SEGMENT;
     if (runs_of(Q) > 1)
         for (; d + n <= j->padded_dim; d += n)
-            mix_runs(t, Q, runs_of(Q), j, kv, b, first, range, d);
+            mix_runs(f, Q, runs_of(Q), j, kv, b, first, range, d);
     for (; d < j->padded_dim; d += SEGMENT)
-        mix_runs(t, Q, 1, j, kv, b, first, range, d);
+        mix_runs(f, Q, 1, j, kv, b, first, range, d);
 }
 
-INLINE void mix_one(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, const struct leaf_batch *b,
+INLINE void mix_one(enum form f, const struct attend_job *j, const struct leaf_kv *kv, const struct leaf_batch *b,
                     int i, int from, int to)
 {
     const int range[2] = {from, to};
     if (from < to)
-        mix_queries(t, 1, j, kv, b, i, range);
+        mix_queries(f, 1, j, kv, b, i, range);
 }
 
-/* Each query adds its own positions in ascending order; those that all of the batch see are taken together. */
-INLINE void mix(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, const struct leaf_batch *b)
+/* Each query adds its own positions in ascending order; those that all of the batch see are taken together, of halves
+ * whole pairs. */
+INLINE void mix(enum form f, const struct attend_job *j, const struct leaf_kv *kv, const struct leaf_batch *b)
 {
     int from = 0, to = ATTN_LEAF;
     for (int i = 0; i < b->n; i++) {
         from = b->from[i] > from ? b->from[i] : from;
         to = b->to[i] < to ? b->to[i] : to;
     }
+    if (!is_one(f)) {
+        from = (from + 1) / 2 * 2;
+        to = to / 2 * 2;
+    }
     memset(j->leaf_o, 0, (size_t)b->n * (size_t)(j->padded_dim + PARTIAL_EXTRA) * sizeof *j->leaf_o);
     if (from >= to) {
         for (int i = 0; i < b->n; i++)
-            mix_one(t, j, kv, b, i, b->from[i], b->to[i]);
+            mix_one(f, j, kv, b, i, b->from[i], b->to[i]);
         return;
     }
     for (int i = 0; i < b->n; i++)
-        mix_one(t, j, kv, b, i, b->from[i], from);
+        mix_one(f, j, kv, b, i, b->from[i], from);
     const int range[2] = {from, to};
     switch (b->n) {
     case 1:
-        mix_queries(t, 1, j, kv, b, 0, range);
+        mix_queries(f, 1, j, kv, b, 0, range);
         break;
     case 2:
-        mix_queries(t, 2, j, kv, b, 0, range);
+        mix_queries(f, 2, j, kv, b, 0, range);
         break;
     case 3:
-        mix_queries(t, 3, j, kv, b, 0, range);
+        mix_queries(f, 3, j, kv, b, 0, range);
         break;
     case 4:
-        mix_queries(t, 4, j, kv, b, 0, range);
+        mix_queries(f, 4, j, kv, b, 0, range);
         break;
     default:
         if (TILE > 4)
-            mix_queries(t, TILE, j, kv, b, 0, range);
+            mix_queries(f, TILE, j, kv, b, 0, range);
     }
     for (int i = 0; i < b->n; i++)
-        mix_one(t, j, kv, b, i, to, b->to[i]);
+        mix_one(f, j, kv, b, i, to, b->to[i]);
+}
+
+/* by: what the state and the partial are multiplied by. A fresh state becomes the partial. */
+INLINE void fold_by(const float *partial, int padded_dim, const float by[2], struct fold_state to)
+{
+    float pm = partial[padded_dim], pl = partial[padded_dim + 1];
+    if (*to.m == -__builtin_inff()) {
+        *to.m = pm;
+        *to.l = pl;
+        memcpy(to.o, partial, (size_t)padded_dim * sizeof *to.o);
+        return;
+    }
+    *to.m = *to.m > pm ? *to.m : pm;
+    *to.l = *to.l * by[0] + pl * by[1];
+    for (int d = 0; d < padded_dim; d += 16) {
+        vf x = vf_mul(vf_load(partial + d), vf_set1(by[1]));
+        vf_store(to.o + d, vf_fma(vf_load(to.o + d), vf_set1(by[0]), x));
+    }
+}
+
+/* How far two maxima lie below the larger of them. */
+INLINE void below_most(float m, float pm, float x[2])
+{
+    float most = m > pm ? m : pm;
+    x[0] = m - most;
+    x[1] = pm - most;
 }
 
 static void fold(const float *partial, int padded_dim, float *m, float *l, float *o)
 {
-    float pm = partial[padded_dim], pl = partial[padded_dim + 1];
-    if (*m == -__builtin_inff()) { /* fresh */
-        *m = pm;
-        *l = pl;
-        memcpy(o, partial, (size_t)padded_dim * sizeof *o);
-        return;
-    }
-    float most = *m > pm ? *m : pm, lanes[16];
-    vf_store(lanes, vf_exp2(vf_sub(vf_set1(*m), vf_set1(most))));
-    float old = lanes[0];
-    vf_store(lanes, vf_exp2(vf_sub(vf_set1(pm), vf_set1(most))));
-    float new = lanes[0];
-    *m = most;
-    *l = *l * old + pl * new;
-    for (int d = 0; d < padded_dim; d += 16) {
-        vf x = vf_mul(vf_load(partial + d), vf_set1(new));
-        vf_store(o + d, vf_fma(vf_load(o + d), vf_set1(old), x));
-    }
+    float by[16] = {0};
+    below_most(*m, partial[padded_dim], by);
+    vf_store(by, vf_exp2(vf_load(by)));
+    fold_by(partial, padded_dim, by, (struct fold_state){m, l, o});
 }
 
 /* What the batch found of the leaf: kept for a later fold, or folded now. */
 INLINE void batch_out(const struct attend_job *j, const struct leaf_batch *b, int leaf, int first)
 {
     size_t dim = (size_t)j->padded_dim, ldo = dim + PARTIAL_EXTRA;
+    float by[2 * MAX_TILE] = {0};
     for (int i = 0; i < b->n; i++) {
         float *o = j->leaf_o + (size_t)i * ldo;
-        size_t query = (size_t)(first + i);
         o[dim] = b->m[i];
         o[dim + 1] = b->l[i];
+        below_most(j->m[first + i], b->m[i], by + 2 * i);
+    }
+    vf_store(by, vf_exp2(vf_load(by)));
+    for (int i = 0; i < b->n; i++) {
+        const float *o = j->leaf_o + (size_t)i * ldo;
+        size_t query = (size_t)(first + i);
         if (j->partial)
             memcpy(j->partial + ((size_t)(leaf - j->leaf0) * (size_t)j->n_q + query) * ldo, o, ldo * sizeof *o);
         else
-            fold(o, j->padded_dim, j->m + query, j->l + query, j->o + query * dim);
+            fold_by(o, j->padded_dim, by + 2 * i, (struct fold_state){j->m + query, j->l + query, j->o + query * dim});
     }
 }
 
 /* Queries first .. of the leaf, as many as one batch takes; returns how many. Queries that see nothing of it are passed
  * over. */
-INLINE int batch_run(enum dtype t, const struct attend_job *j, const struct leaf_kv *kv, int leaf, int first)
+INLINE int batch_run(enum form f, const struct attend_job *j, const struct leaf_kv *kv, int leaf, int first)
 {
     struct leaf_batch b;
     int low = ATTN_LEAF, high = 0, skip = 0;
@@ -258,10 +386,11 @@ INLINE int batch_run(enum dtype t, const struct attend_job *j, const struct leaf
     if (b.n > 4 && b.n < TILE)
         b.n = 4;
     b.q = j->q + (size_t)(first + skip) * (size_t)j->padded_dim;
-    score(t, j, kv, &b, low / SEGMENT, (high + SEGMENT - 1) / SEGMENT);
+    b.q_half = is_dot(f) ? j->q_half + (size_t)(first + skip) * (size_t)j->half_dim : NULL;
+    score(f, j, kv, &b, low / SEGMENT, (high + SEGMENT - 1) / SEGMENT);
     for (int i = 0; i < b.n; i++)
-        weigh(&b, i);
-    mix(t, j, kv, &b);
+        weigh(f, &b, i);
+    mix(f, j, kv, &b);
     batch_out(j, &b, leaf, first + skip);
     return skip + b.n;
 }
@@ -270,7 +399,6 @@ INLINE int batch_run(enum dtype t, const struct attend_job *j, const struct leaf
 static void find_runs(const struct attend_job *j, int leaf, int from, int to, struct leaf_kv *kv)
 {
     size_t size = (size_t)dtype_get(j->dtype)->bytes;
-    kv->dtype = j->dtype;
     kv->k_stride = (size_t)j->tokens_per_block;
     kv->v_stride = (size_t)j->padded_dim;
     for (int s = from / SEGMENT; s * SEGMENT < to; s++) {
@@ -281,63 +409,178 @@ static void find_runs(const struct attend_job *j, int leaf, int from, int to, st
     }
 }
 
-/* Widens the leaf into the job's tiles, where many queries will read it. */
-INLINE void widen_leaf(enum dtype t, const struct attend_job *j, int from, int to, struct leaf_kv *kv)
+/* Sixteen elements, as halves where the job takes those. */
+INLINE vf load_tile(enum dtype t, bool half, const void *p, size_t i)
 {
-    for (int s = from / SEGMENT; s * SEGMENT < to; s++) {
-        float *k = j->k_tile + s * SEGMENT, *v = j->v_tile + (size_t)(s * SEGMENT) * kv->v_stride;
-        for (int d = 0; d < j->head_dim; d++)
-            vf_store(k + (size_t)d * ATTN_LEAF, load_cached(t, kv->k[s], (size_t)d * kv->k_stride));
-        for (size_t i = 0; i < SEGMENT * kv->v_stride; i += 16)
-            vf_store(v + i, load_cached(t, kv->v[s], i));
-        kv->k[s] = k;
-        kv->v[s] = v;
-    }
-    kv->k_stride = ATTN_LEAF;
-    kv->dtype = DT_F32;
+    vf x = load_cached(t, p, i);
+    return half && t != DT_BF16 ? vf_round_half(vf_drop_small(x)) : x;
+}
+
+/* Widens run s of the leaf into the job's tiles, where many queries will read it. */
+INLINE void widen_run(enum dtype t, bool half, const struct attend_job *j, int s, struct leaf_kv *kv)
+{
+    float *k = j->k_tile + s * SEGMENT, *v = j->v_tile + (size_t)(s * SEGMENT) * kv->v_stride;
+    for (int d = 0; d < j->head_dim; d++)
+        vf_store(k + (size_t)d * ATTN_LEAF, load_tile(t, half, kv->k[s], (size_t)d * kv->k_stride));
+    for (size_t i = 0; i < SEGMENT * kv->v_stride; i += 16)
+        vf_store(v + i, load_tile(t, half, kv->v[s], i));
+    if (half && j->head_dim % 2)
+        vf_store(k + (size_t)j->head_dim * ATTN_LEAF, vf_set1(0));
+    kv->k[s] = k;
+    kv->v[s] = v;
+}
+
+#ifdef VEC_PAIRS
+INLINE void lace_two(enum dtype t, const void *p, size_t even, size_t odd, uint8_t *out)
+{
+    if (t == DT_BF16)
+        pair_store(out, pair_of((const uint16_t *)p + even, (const uint16_t *)p + odd));
+    else
+        vf_store_pairs(out, vf_drop_small(load_cached(t, p, even)), vf_drop_small(load_cached(t, p, odd)));
+}
+
+INLINE void lace_run(enum dtype t, const struct attend_job *j, int s, struct leaf_kv *kv)
+{
+    uint8_t *k = (uint8_t *)j->k_tile + (size_t)(4 * s * SEGMENT),
+            *v = (uint8_t *)j->v_tile + (size_t)(2 * s * SEGMENT) * kv->v_stride;
+    for (int d = 0; d + 1 < j->head_dim; d += 2)
+        lace_two(t, kv->k[s], (size_t)d * kv->k_stride, (size_t)(d + 1) * kv->k_stride,
+                 k + (size_t)(2 * d) * ATTN_LEAF);
+    if (j->head_dim % 2)
+        vf_store_pairs(k + (size_t)(2 * (j->head_dim - 1)) * ATTN_LEAF,
+                       vf_drop_small(load_cached(t, kv->k[s], (size_t)(j->head_dim - 1) * kv->k_stride)), vf_set1(0));
+    for (size_t p = 0; p < SEGMENT; p += 2)
+        for (size_t d = 0; d < kv->v_stride; d += 16)
+            lace_two(t, kv->v[s], p * kv->v_stride + d, (p + 1) * kv->v_stride + d, v + 2 * p * kv->v_stride + 4 * d);
+    kv->k[s] = k;
+    kv->v[s] = v;
+}
+#endif
+
+/* Element d of position p in a tile. */
+INLINE void put_in_tile(enum form f, void *tile, size_t at, size_t pair_at, float x)
+{
+    if (f == DOT_LACED)
+        ((uint16_t *)tile)[pair_at] = f32_to_bf16(x);
+    else
+        ((float *)tile)[at] = x;
 }
 
 /* Puts what a path has in the leaf's positions below `to` into the tiles, in place of what is cached there. */
-INLINE void graft_path(enum dtype t, const struct attend_job *j, int leaf, int to)
+INLINE void graft_path(enum dtype t, enum form f, const struct attend_job *j, int leaf, int to)
 {
     size_t size = (size_t)dtype_get(t)->bytes, tokens = (size_t)j->tokens_per_block, dim = (size_t)j->padded_dim;
     int start = leaf * ATTN_LEAF, i = j->path0 < start ? start - j->path0 : 0;
     for (; i < j->n_path && j->path0 + i < start + to; i++) {
-        size_t slot = (size_t)j->path[i], at = slot % tokens, run = at / SEGMENT * SEGMENT;
+        size_t slot = (size_t)j->path[i], at = slot % tokens, run = at / SEGMENT * SEGMENT,
+               p = (size_t)(j->path0 + i - start);
         const uint8_t *k = j->head + (size_t)j->blocks[slot / tokens] * j->block_bytes, *v = k + j->v_bytes;
-        float *k_to = j->k_tile + (j->path0 + i - start), *v_to = j->v_tile + (size_t)(j->path0 + i - start) * dim,
-              lanes[SEGMENT];
+        float lanes[SEGMENT];
         if (j->path[i] == j->path0 + i)
             continue;
-        for (int d = 0; d < j->head_dim; d++) {
-            vf_store(lanes, load_cached(t, k + run * size, (size_t)d * tokens));
-            k_to[(size_t)d * ATTN_LEAF] = lanes[at - run];
+        for (size_t d = 0; d < (size_t)j->head_dim; d++) {
+            vf_store(lanes, load_tile(t, f >= HALF_F32, k + run * size, d * tokens));
+            put_in_tile(f, j->k_tile, d * ATTN_LEAF + p, (d / 2 * ATTN_LEAF + p) * 2 + d % 2, lanes[at - run]);
         }
-        for (size_t d = 0; d < dim; d += SEGMENT)
-            vf_store(v_to + d, load_cached(t, v + at * dim * size, d));
+        for (size_t d = 0; d < dim; d++) {
+            if (d % SEGMENT == 0)
+                vf_store(lanes, load_tile(t, f >= HALF_F32, v + at * dim * size, d));
+            put_in_tile(f, j->v_tile, p * dim + d, (p / 2 * dim + d) * 2 + p % 2, lanes[d % SEGMENT]);
+        }
     }
 }
 
-INLINE void tile_leaf(enum dtype t, const struct attend_job *j, int leaf, const int range[2], struct leaf_kv *kv)
+INLINE void tile_leaf(enum dtype t, enum form f, const struct attend_job *j, int leaf, const int range[2],
+                      struct leaf_kv *kv)
 {
-    widen_leaf(t, j, range[0], range[1], kv);
+    for (int s = range[0] / SEGMENT; s * SEGMENT < range[1]; s++) {
+#ifdef VEC_PAIRS
+        if (f == DOT_LACED) {
+            lace_run(t, j, s, kv);
+            continue;
+        }
+#endif
+        widen_run(t, f == HALF_F32, j, s, kv);
+    }
+    kv->k_stride = ATTN_LEAF;
     if (j->path)
-        graft_path(t, j, leaf, range[1]);
+        graft_path(t, f, j, leaf, range[1]);
 }
 
-#define ATTEND_LEAF(name, type)                                                                                        \
+#define TILE_LEAF(name, kind)                                                                                          \
+    static void name(const struct attend_job *j, int leaf, const int range[2], struct leaf_kv *kv)                     \
+    {                                                                                                                  \
+        if (j->dtype == DT_F16)                                                                                        \
+            tile_leaf(DT_F16, kind, j, leaf, range, kv);                                                               \
+        else if (j->dtype == DT_BF16)                                                                                  \
+            tile_leaf(DT_BF16, kind, j, leaf, range, kv);                                                              \
+        else if (j->dtype == DT_F8)                                                                                    \
+            tile_leaf(DT_F8, kind, j, leaf, range, kv);                                                                \
+        else                                                                                                           \
+            tile_leaf(DT_F32, kind, j, leaf, range, kv);                                                               \
+        kv->form = kind;                                                                                               \
+    }
+TILE_LEAF(tile_ones, ONE_F32)
+TILE_LEAF(tile_halves, HALF_F32)
+#ifdef VEC_PAIRS
+TILE_LEAF(tile_laced, DOT_LACED)
+#endif
+
+#define ATTEND_LEAF(name, kind)                                                                                        \
     static void name(const struct attend_job *j, const struct leaf_kv *kv, int leaf)                                   \
     {                                                                                                                  \
         for (int i = 0; i < j->n_q;)                                                                                   \
-            i += batch_run(type, j, kv, leaf, i);                                                                      \
+            i += batch_run(kind, j, kv, leaf, i);                                                                      \
     }
-ATTEND_LEAF(attend_f32, DT_F32)
-ATTEND_LEAF(attend_f16, DT_F16)
-ATTEND_LEAF(attend_bf16, DT_BF16)
-ATTEND_LEAF(attend_f8, DT_F8)
+ATTEND_LEAF(attend_f32, ONE_F32)
+ATTEND_LEAF(attend_f16, ONE_F16)
+ATTEND_LEAF(attend_bf16, ONE_BF16)
+ATTEND_LEAF(attend_f8, ONE_F8)
+ATTEND_LEAF(attend_half_f32, HALF_F32)
+ATTEND_LEAF(attend_half_bf16, HALF_BF16)
+#ifdef VEC_PAIRS
+ATTEND_LEAF(attend_dot_bf16, DOT_BF16)
+ATTEND_LEAF(attend_dot_laced, DOT_LACED)
+#endif
+
+static bool takes_dots(const struct attend_job *j)
+{
+#ifdef VEC_PAIRS
+    return j->half_dots;
+#else
+    (void)j;
+    return false;
+#endif
+}
+
+/* The form in which the leaf is read: as it is cached, or in tiles, which are made. */
+static void prepare_leaf(const struct attend_job *j, int leaf, const int range[2], struct leaf_kv *kv)
+{
+    if (!j->k_tile)
+        kv->form = j->half              ? takes_dots(j) ? DOT_BF16 : HALF_BF16
+                   : j->dtype == DT_F32 ? ONE_F32
+                   : j->dtype == DT_F16 ? ONE_F16
+                   : j->dtype == DT_F8  ? ONE_F8
+                                        : ONE_BF16;
+    else if (!j->half)
+        tile_ones(j, leaf, range, kv);
+#ifdef VEC_PAIRS
+    else if (takes_dots(j))
+        tile_laced(j, leaf, range, kv);
+#endif
+    else
+        tile_halves(j, leaf, range, kv);
+}
 
 static void attend(const struct attend_job *j)
 {
+    static void (*const forms[])(const struct attend_job *, const struct leaf_kv *, int) = {
+        [ONE_F32] = attend_f32,       [ONE_F16] = attend_f16,         [ONE_BF16] = attend_bf16,
+        [ONE_F8] = attend_f8,         [HALF_F32] = attend_half_f32,   [HALF_BF16] = attend_half_bf16,
+#ifdef VEC_PAIRS
+        [DOT_BF16] = attend_dot_bf16, [DOT_LACED] = attend_dot_laced,
+#endif
+    };
     int most = 0, least = j->lo[0];
     for (int i = 0; i < j->n_q; i++) {
         most = j->hi[i] > most ? j->hi[i] : most;
@@ -348,26 +591,10 @@ static void attend(const struct attend_job *j)
         int from = least - leaf * ATTN_LEAF, to = most - leaf * ATTN_LEAF;
         if (to <= 0 || from >= ATTN_LEAF)
             continue;
-        from = from > 0 ? from : 0;
-        to = to < ATTN_LEAF ? to : ATTN_LEAF;
-        find_runs(j, leaf, from, to, &kv);
-        const int range[2] = {from, to};
-        if (j->k_tile && j->dtype == DT_F16)
-            tile_leaf(DT_F16, j, leaf, range, &kv);
-        else if (j->k_tile && j->dtype == DT_BF16)
-            tile_leaf(DT_BF16, j, leaf, range, &kv);
-        else if (j->k_tile && j->dtype == DT_F8)
-            tile_leaf(DT_F8, j, leaf, range, &kv);
-        else if (j->k_tile)
-            tile_leaf(DT_F32, j, leaf, range, &kv);
-        if (kv.dtype == DT_F32)
-            attend_f32(j, &kv, leaf);
-        else if (kv.dtype == DT_F16)
-            attend_f16(j, &kv, leaf);
-        else if (kv.dtype == DT_F8)
-            attend_f8(j, &kv, leaf);
-        else
-            attend_bf16(j, &kv, leaf);
+        const int range[2] = {from > 0 ? from : 0, to < ATTN_LEAF ? to : ATTN_LEAF};
+        find_runs(j, leaf, range[0], range[1], &kv);
+        prepare_leaf(j, leaf, range, &kv);
+        forms[kv.form](j, &kv, leaf);
     }
 }
 

@@ -18,7 +18,9 @@
  * - Attention, for each kv head and query: leaves of 128 absolute positions. In a leaf, m is the maximum of the scores
  *   and p = 2^(s - m); l is the sum of p over 16 lanes (position mod 16), which are added in the fixed tree of vf_sum;
  *   o is an fma over positions in ascending order. Leaves are folded in ascending order. The positions of a row of a
- *   tree are those on its path (row_tree), wherever they are cached. */
+ *   tree are those on its path (row_tree), wherever they are cached. Fast attention rounds queries, keys, p and values
+ *   to bfloat16, and what is less than 2^-50 is zero; of each pair of elements of a key, and of each pair of positions,
+ *   the odd one is added first. */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 
@@ -106,7 +108,10 @@ struct linear_scratch {
 struct attend_job {
     int n_q, head_dim, padded_dim; /* padded to 16 */
     const float *q;                /* [n_q][padded_dim], times scale * log2(e) */
-    const int32_t *lo, *hi;        /* [n_q] positions seen: lo <= p < hi */
+    bool half, half_dots;          /* q, keys, weights and values are halves; the CPU adds pairs of their products */
+    const uint16_t *q_half;        /* [n_q][half_dim] q once more, for those; half_dim: padded to 32 */
+    int half_dim;
+    const int32_t *lo, *hi; /* [n_q] positions seen: lo <= p < hi */
     enum dtype dtype;
     const uint8_t *head; /* keys of the head in block 0 of the layer; values follow v_bytes later */
     size_t block_bytes, v_bytes;
@@ -117,7 +122,8 @@ struct attend_job {
      * job with a path has tiles. */
     const int32_t *path;
     int path0, n_path;
-    float *k_tile, *v_tile; /* f32 copies of a leaf, or NULL: read the cache directly */
+    float *k_tile, *v_tile; /* room for copies of a leaf as it is multiplied, [padded_dim][ATTN_LEAF] each; or NULL:
+                               read the cache directly, which halves can in bfloat16 with an even head_dim */
     float *leaf_o;          /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
     float *m, *l, *o;       /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */
     float *partial; /* or NULL: fold into the state. [leaf1 - leaf0][n_q][padded_dim + PARTIAL_EXTRA]: o, m, l */

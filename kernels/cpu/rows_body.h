@@ -106,7 +106,7 @@ static void to_cache(const float *x, int n, enum dtype t, void *dst)
         else if (t == DT_F16)
             vf_store_f16(part, v);
         else
-            vf_store_bf16(part, v);
+            vf_store_bf16(part, vf_drop_small(v)); /* what attention of halves would have to drop */
         memcpy((uint8_t *)dst + (size_t)i * size, part, (size_t)(n - i < 16 ? n - i : 16) * size);
     }
 }

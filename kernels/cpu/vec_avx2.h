@@ -108,6 +108,11 @@ INLINE vf vf_drop_small(vf x)
     return (vf){drop_small(x.a), drop_small(x.b)};
 }
 
+INLINE vf vf_round_half(vf x)
+{
+    return (vf){_mm256_castsi256_ps(round_bf16(x.a)), _mm256_castsi256_ps(round_bf16(x.b))};
+}
+
 INLINE void vf_store_pairs(uint8_t *p, vf even, vf odd)
 {
     store_pairs(p, even.a, odd.a);

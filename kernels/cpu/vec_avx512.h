@@ -127,7 +127,17 @@ INLINE vf of_halves(__m256 low, __m256 high)
 
 INLINE vf vf_drop_small(vf x)
 {
-    return of_halves(drop_small(lower_half(x)), drop_small(upper_half(x)));
+    __mmask16 keep = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(SMALLEST_HALF), _CMP_NLT_UQ); /* NaN, too */
+    return _mm512_maskz_mov_ps(keep, x);
+}
+
+INLINE vf vf_round_half(vf x)
+{
+    __m512i u = _mm512_castps_si512(x), odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i near = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    near = _mm512_mask_mov_epi32(near, nan, _mm512_or_si512(u, _mm512_set1_epi32(0x400000)));
+    return _mm512_castsi512_ps(_mm512_and_si512(near, _mm512_set1_epi32((int)0xffff0000)));
 }
 
 INLINE void vf_store_pairs(uint8_t *p, vf even, vf odd)

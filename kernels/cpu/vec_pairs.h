@@ -21,4 +21,27 @@ INLINE vf pair_add(vf acc, vi w, const uint16_t *x)
     return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)_mm512_set1_epi32(two));
 }
 
+/* Sixteen pairs out of two rows. */
+INLINE vi pair_of(const uint16_t *even, const uint16_t *odd)
+{
+    static const uint16_t order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i rows = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)even));
+    rows = _mm512_inserti64x4(rows, _mm256_loadu_si256((const __m256i *)odd), 1);
+    return _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rows);
+}
+
+INLINE void pair_store(uint8_t *p, vi x)
+{
+    _mm512_storeu_si512(p, x);
+}
+
+/* Stores x to the nearest bfloat16, as which it is returned. */
+INLINE vf half_store(uint16_t *p, vf x)
+{
+    __m256i half = (__m256i)_mm512_cvtneps_pbh(x);
+    _mm256_storeu_si256((__m256i *)p, half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
 #endif

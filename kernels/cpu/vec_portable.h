@@ -104,6 +104,13 @@ INLINE vf vf_drop_small(vf x)
     return x;
 }
 
+/* To the nearest bfloat16, NaN kept. */
+INLINE vf vf_round_half(vf x)
+{
+    LANES x.v[i] = bf16_to_f32(f32_to_bf16(x.v[i]));
+    return x;
+}
+
 /* Pairs of bfloat16, the even ones below. */
 INLINE void vf_store_pairs(uint8_t *p, vf even, vf odd)
 {

@@ -304,10 +304,10 @@ static void attention_row(struct bench *b, enum dtype t, int n_seqs, int depth, 
 
 static void attention_table(struct bench *b)
 {
-    static const enum dtype types[] = {DT_F16, DT_F32};
-    for (int t = 0; t < 2; t++) {
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32};
+    for (int t = 0; t < 3; t++) {
         attention_row(b, types[t], 1, 0, 512);
-        attention_row(b, types[t], 1, 1024, 512);
+        attention_row(b, types[t], 1, 3584, 512);
         attention_row(b, types[t], 1, 128, 1);
         attention_row(b, types[t], 1, 1024, 1);
         attention_row(b, types[t], 16, 128, 1);

@@ -61,10 +61,11 @@ static int open_bench(struct bench *b, const char *path, const char *isa, bool f
                      &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1}, e));
     model_loaded(b->model);
     const struct model_config *c = model_config(b->model);
-    b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(DT_F16, BLOCK, c->n_kv_heads, c->head_dim),
+    enum dtype type = fast ? DT_BF16 : DT_F16; /* what --kv-cache-dtype auto is */
+    b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(type, BLOCK, c->n_kv_heads, c->head_dim),
                               .n_blocks = MAX_SEQS * SEQ_BLOCKS,
                               .n_layers = c->n_layers,
-                              .dtype = DT_F16};
+                              .dtype = type};
     b->kv.base = b->ops->alloc(b->device, b->kv.block_bytes * (size_t)b->kv.n_blocks * (size_t)c->n_layers);
     if (!b->kv.base)
         return err_set(e, E_FULL, "no memory for the KV cache");

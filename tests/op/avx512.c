@@ -90,15 +90,12 @@ static void linear_twins(void **state)
     compare_linear(true);
 }
 
-static void attention_twins(void **state)
+static void compare_attention(bool fast)
 {
-    (void)state;
     static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9, 5};
     static const enum dtype caches[] = {DT_F16, DT_BF16, DT_F32, DT_F8};
     struct rng r;
     rng_init(&r, 32);
-    if (!can_run())
-        skip();
     for (int i = 0; i < 12; i++) {
         enum { LENGTH = 300, TOKENS = 32, BLOCKS = 10 };
         int dim = dims[i % 3], heads = queries[i / 3], window = i == 4 ? 77 : 0, done[] = {0, 290, 299, LENGTH};
@@ -109,6 +106,7 @@ static void attention_twins(void **state)
         float *out[2];
         for (int e = 0; e < 2; e++) {
             struct device *d = open_emulated(e);
+            d->opts.fast = fast;
             int32_t blocks[BLOCKS], zeros[LENGTH] = {0};
             struct kv_space space = {NULL, ops->kv_block_bytes(caches[i / 3], TOKENS, 1, dim), BLOCKS, 1,
                                      caches[i / 3]};
@@ -143,6 +141,15 @@ static void attention_twins(void **state)
         free(k);
         free(v);
     }
+}
+
+static void attention_twins(void **state)
+{
+    (void)state;
+    if (!can_run())
+        skip();
+    compare_attention(false);
+    compare_attention(true);
 }
 
 /* Small kernels on awkward values: zeros, infinities, NaN, the largest and the least floats. */

@@ -18,11 +18,11 @@
 
 static const struct backend_ops *ops;
 
-static inline struct device *open_device(const char *isa, int n_threads)
+static inline struct device *open_as(const char *isa, int n_threads, bool fast)
 {
     struct device *d = NULL;
     struct err e = {0};
-    struct device_opts o = {.n_threads = n_threads, .isa = isa, .max_rows = 1024, .max_logits = 64};
+    struct device_opts o = {.n_threads = n_threads, .isa = isa, .fast = fast, .max_rows = 1024, .max_logits = 64};
     ops = backend_cpu();
     int rc = ops->open(&d, &o, &e);
     if (rc == E_UNSUPPORTED)
@@ -30,6 +30,11 @@ static inline struct device *open_device(const char *isa, int n_threads)
     if (rc)
         fail_msg("%s", e.text);
     return d;
+}
+
+static inline struct device *open_device(const char *isa, int n_threads)
+{
+    return open_as(isa, n_threads, false);
 }
 
 /* Roughly normal, sd 1. */
