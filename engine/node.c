@@ -286,8 +286,8 @@ static int size_kv(struct node *n, const struct engine_setup *s, struct limits *
     budget = s->kv_bytes ? s->kv_bytes : budget;
     n->kv_block_bytes = rank_kv_block_bytes(n->ranks[0]);
     if (!n->kv_block_bytes)
-        return err_set(e, E_UNSUPPORTED, "--device %s cannot cache heads of %d elements", s->ops->name,
-                       n->heads.head_dim);
+        return err_set(e, E_UNSUPPORTED, "--device %s cannot cache heads of %d elements as %s", s->ops->name,
+                       n->heads.head_dim, dtype_get(s->kv_dtype)->name);
     size_t blocks = budget / n->kv_block_bytes;
     n->n_blocks = blocks > 1 << 24 ? 1 << 24 : (int)blocks;
     int tpb = most_tokens_per_block(&n->shape), context = model_config(s->model)->context;
@@ -377,8 +377,9 @@ static int check_setup(const struct engine_setup *s, struct err *e)
         return err_set(e, E_INPUT, "--max-num-seqs %d: use 1 to %d", l->max_num_seqs, MAX_REQUESTS);
     if (l->max_num_batched_tokens < 1 || l->max_num_batched_tokens > 1 << 20)
         return err_set(e, E_INPUT, "--max-num-batched-tokens %d: use 1 to %d", l->max_num_batched_tokens, 1 << 20);
-    if (s->kv_dtype != DT_F16 && s->kv_dtype != DT_BF16 && s->kv_dtype != DT_F32 && s->kv_dtype != DT_F8)
-        return err_set(e, E_INPUT, "--kv-cache-dtype: use auto, f16, bf16, f32 or fp8");
+    if (s->kv_dtype != DT_F16 && s->kv_dtype != DT_BF16 && s->kv_dtype != DT_F32 && s->kv_dtype != DT_F8 &&
+        s->kv_dtype != DT_I8)
+        return err_set(e, E_INPUT, "--kv-cache-dtype: use auto, f16, bf16, f32, fp8 or int8");
     if (!s->kv_bytes && !(s->memory_share > 0 && s->memory_share < 1))
         return err_set(e, E_INPUT, "--gpu-memory-utilization: use a share above 0 and below 1");
     if (s->n_ranks < 1 || s->n_ranks > MAX_RANKS)

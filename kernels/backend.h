@@ -135,7 +135,8 @@ struct kv_space {
     void *base;
     size_t block_bytes;
     int n_blocks, n_layers;
-    enum dtype dtype; /* DT_F16, DT_BF16, DT_F32 or DT_F8 (no scale: what is larger than 448 becomes 448) */
+    enum dtype dtype; /* DT_F16, DT_BF16, DT_F32, DT_F8 (no scale: what is larger than 448 becomes 448) or, on
+                         CPUs, DT_I8 (with a scale for each position of a head) */
 };
 
 struct kv_view {

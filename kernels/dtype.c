@@ -10,7 +10,7 @@ static const struct dtype_info infos[DT_COUNT] = {
     [DT_Q4_0] = {"Q4_0", 32, 18},   [DT_Q4_1] = {"Q4_1", 32, 20},   [DT_Q5_0] = {"Q5_0", 32, 22},
     [DT_Q5_1] = {"Q5_1", 32, 24},   [DT_Q8_0] = {"Q8_0", 32, 34},   [DT_Q4_K] = {"Q4_K", 256, 144},
     [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210}, [DT_F8_SCALED] = {"F8_SCALED", 64, 68},
-    [DT_F8] = {"F8_E4M3", 1, 1},
+    [DT_F8] = {"F8_E4M3", 1, 1},    [DT_I8] = {"I8", 1, 1},
 };
 
 const struct dtype_info *dtype_get(enum dtype t)
@@ -244,7 +244,9 @@ static void plain_to_f32(enum dtype t, const uint8_t *src, float *dst, int64_t n
     }
     for (int64_t i = 0; i < n && t == DT_F8; i++)
         dst[i] = f8_to_f32(src[i]);
-    for (int64_t i = 0; i < n && t != DT_F8; i++)
+    for (int64_t i = 0; i < n && t == DT_I8; i++)
+        dst[i] = (float)(int8_t)src[i];
+    for (int64_t i = 0; i < n && t < DT_F8; i++)
         dst[i] = t == DT_F16 ? f16_at(src + 2 * i) : bf16_to_f32(u16_at(src + 2 * i));
 }
 

@@ -1,6 +1,6 @@
 /* Element types of stored tensors. A quantised type is a run of blocks, `block` elements in `bytes` bytes, laid out as
  * in GGUF files. DT_F8_SCALED is made at load: an f32 scale, then 64 codes of E4M3. DT_F8 is the codes alone, for
- * caches. Pure tables, any thread. */
+ * caches, and DT_I8 integers of -127 .. 127, whose scales the cache has elsewhere. Pure tables, any thread. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
 
@@ -22,6 +22,7 @@ enum dtype {
     DT_Q6_K,
     DT_F8_SCALED,
     DT_F8,
+    DT_I8,
     DT_COUNT,
     DT_MATRICES = DT_F8, /* those before it are types of matrices */
 };

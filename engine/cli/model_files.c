@@ -12,9 +12,10 @@ static int find_type(const char *name, enum dtype *out, struct err *e)
     static const struct {
         const char *name;
         enum dtype type;
-    } names[] = {{"f32", DT_F32},       {"float32", DT_F32}, {"f16", DT_F16},    {"float16", DT_F16}, {"bf16", DT_BF16},
-                 {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0},   {"q4_1", DT_Q4_1},  {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1},
-                 {"q8_0", DT_Q8_0},     {"fp8", DT_F8},      {"fp8_e4m3", DT_F8}};
+    } names[] = {{"f32", DT_F32},     {"float32", DT_F32},   {"f16", DT_F16},   {"float16", DT_F16},
+                 {"bf16", DT_BF16},   {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1},
+                 {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1},     {"q8_0", DT_Q8_0}, {"fp8", DT_F8},
+                 {"fp8_e4m3", DT_F8}, {"int8", DT_I8}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) {
             *out = names[i].type;

@@ -36,6 +36,7 @@ struct attn_call {
 struct attn_space {
     float *q, *o, *m, *l, *leaf_o, *k_tile, *v_tile;
     uint16_t *q_half;
+    float *scales;
     int32_t *lo, *hi;
 };
 
@@ -54,7 +55,8 @@ static struct attn_space space_of(const struct attn_call *c, int thread)
     s.k_tile = s.leaf_o + MAX_TILE * c->ldo;
     s.v_tile = s.k_tile + ATTN_LEAF * c->dim;
     s.q_half = (uint16_t *)(s.v_tile + ATTN_LEAF * c->dim);
-    s.m = s.v_tile + ATTN_LEAF * c->dim + TILE_QUERIES * half_dim(c->dim) / 2;
+    s.scales = s.v_tile + ATTN_LEAF * c->dim + TILE_QUERIES * half_dim(c->dim) / 2;
+    s.m = s.scales + 2 * ATTN_LEAF;
     s.l = s.m + TILE_QUERIES;
     s.lo = (int32_t *)(s.l + TILE_QUERIES);
     s.hi = s.lo + TILE_QUERIES;
@@ -64,7 +66,7 @@ static struct attn_space space_of(const struct attn_call *c, int thread)
 static size_t space_floats(size_t dim, size_t ldo)
 {
     size_t n = 2 * TILE_QUERIES * dim + MAX_TILE * ldo + 2 * ATTN_LEAF * dim + TILE_QUERIES * half_dim(dim) / 2 +
-               4 * TILE_QUERIES;
+               2 * ATTN_LEAF + 4 * TILE_QUERIES;
     return (n + 15) & ~(size_t)15;
 }
 
@@ -220,7 +222,7 @@ static struct attend_job job_of(const struct attn_call *c, const struct attn_ite
     size_t v_bytes = kv_value_bytes(t, kv->tokens_per_block, kv->head_dim);
     int n_q = it->n_rows * it->n_heads;
     bool half = c->d->opts.fast, widen = (half || t != DT_F32) && n_q >= WIDEN_QUERIES;
-    widen = widen || (half && (t != DT_BF16 || kv->head_dim % 2));
+    widen = widen || (half && ((t != DT_BF16 && t != DT_I8) || kv->head_dim % 2));
     return (struct attend_job){
         .n_q = n_q,
         .head_dim = kv->head_dim,
@@ -244,6 +246,7 @@ static struct attend_job job_of(const struct attn_call *c, const struct attn_ite
         .leaf1 = it->leaf1,
         .k_tile = widen ? s->k_tile : NULL,
         .v_tile = widen ? s->v_tile : NULL,
+        .scales = s->scales,
         .leaf_o = s->leaf_o,
         .m = s->m,
         .l = s->l,

@@ -9,13 +9,15 @@ enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT };
 
 /* How the keys and values of a leaf lie, and how they are multiplied: one after the other as they are cached, or halves
  * in pairs: as f32 that was rounded, or as bfloat16, whose products are added one by one or by the CPU's own dots. */
-enum form { ONE_F32, ONE_F16, ONE_BF16, ONE_F8, HALF_F32, HALF_BF16, DOT_BF16, DOT_LACED };
+enum form { ONE_F32, ONE_F16, ONE_BF16, ONE_F8, ONE_I8, HALF_F32, HALF_BF16, HALF_I8, DOT_BF16, DOT_I8, DOT_LACED };
 
 /* Keys and values of a leaf, by runs of 16 positions: in the cache, or in tiles. */
 struct leaf_kv {
     enum form form;
     const void *k[LEAF_SEGMENTS], *v[LEAF_SEGMENTS];
     size_t k_stride, v_stride; /* elements from one head element, one position, to the next */
+    bool scaled;               /* DT_I8: scores are multiplied by the scales of keys, weights by those of values */
+    const float *k_scale[LEAF_SEGMENTS], *v_scale[LEAF_SEGMENTS];
 };
 
 /* One batch of up to TILE queries in a leaf; from and to are the positions seen, counted from the leaf's start. */
@@ -35,7 +37,7 @@ struct fold_state {
 
 INLINE bool is_one(enum form f)
 {
-    return f <= ONE_F8;
+    return f <= ONE_I8;
 }
 
 INLINE bool is_dot(enum form f)
@@ -48,16 +50,18 @@ INLINE vf load_cached(enum dtype t, const void *p, size_t i)
     return t == DT_F32   ? vf_load((const float *)p + i)
            : t == DT_F16 ? vf_load_f16((const uint16_t *)p + i)
            : t == DT_F8  ? vf_load_f8((const uint8_t *)p + i)
+           : t == DT_I8  ? vf_load_s8((const int8_t *)p + i)
                          : vf_load_bf16((const uint16_t *)p + i);
 }
 
 /* Sixteen elements from element i on; of no laced tile. */
 INLINE vf load_form(enum form f, const void *p, size_t i)
 {
-    return load_cached(f == ONE_F32 || f == HALF_F32 ? DT_F32
-                       : f == ONE_F16                ? DT_F16
-                       : f == ONE_F8                 ? DT_F8
-                                                     : DT_BF16,
+    return load_cached(f == ONE_F32 || f == HALF_F32                ? DT_F32
+                       : f == ONE_F16                               ? DT_F16
+                       : f == ONE_F8                                ? DT_F8
+                       : f == ONE_I8 || f == HALF_I8 || f == DOT_I8 ? DT_I8
+                                                                    : DT_BF16,
                        p, i);
 }
 
@@ -71,8 +75,11 @@ INLINE void add_one(int Q, int G, int k, vf x, const float *w, size_t step, vf a
 /* The pair at `even`, whose odd one lies `step` elements further on in the cache, or beside it in a laced tile. */
 INLINE vi load_dot(enum form f, const void *p, size_t even, size_t step)
 {
-    const uint16_t *x = (const uint16_t *)p + (f == DOT_LACED ? 0 : even);
-    return f == DOT_LACED ? pair_load((const uint8_t *)p + 2 * even) : pair_of(x, x + step);
+    const uint16_t *x = p;
+    const int8_t *b = p;
+    return f == DOT_LACED ? pair_load((const uint8_t *)p + 2 * even)
+           : f == DOT_I8  ? pair_of_bytes(b + even, b + even + step)
+                          : pair_of(x + even, x + even + step);
 }
 
 INLINE void add_dot(int Q, int G, int k, vi x, const uint16_t *w, size_t step, vf acc[])
@@ -147,10 +154,9 @@ INLINE void score(enum form f, const struct attend_job *j, const struct leaf_kv 
     }
 }
 
-/* The weight 2^x as it is multiplied, which is also what is summed. */
-INLINE vf put_weight(enum form f, vf x, float *s, uint16_t *half)
+/* A weight as it is multiplied. */
+INLINE vf put_weight(enum form f, vf p, float *s, uint16_t *half)
 {
-    vf p = is_one(f) ? vf_exp2(x) : vf_exp2_half(x);
 #ifdef VEC_PAIRS
     p = is_dot(f) ? half_store(half, p) : is_one(f) ? p : vf_round_half(p);
 #else
@@ -161,11 +167,27 @@ INLINE vf put_weight(enum form f, vf x, float *s, uint16_t *half)
     return p;
 }
 
+/* Weights of 16 positions out of their scores, relative to the largest of the leaf. Returns what is summed: the weights
+ * as they are multiplied, but without the scales of values. */
+INLINE vf weigh_run(enum form f, const struct leaf_kv *kv, struct leaf_batch *b, int i, int g, vf most)
+{
+    float *s = b->s[i] + SEGMENT * g;
+    uint16_t *half = b->p[i] + SEGMENT * g;
+    vf x = vf_sub(vf_load(s), most), p = is_one(f) ? vf_exp2(x) : vf_exp2_half(x);
+    if (!kv->scaled)
+        return put_weight(f, p, s, half);
+    vf scaled = vf_mul(p, vf_load(kv->v_scale[g]));
+    put_weight(f, is_one(f) ? scaled : vf_drop_small(scaled), s, half);
+    return p;
+}
+
 /* Scores of query i into weights p, with their maximum and their sum. Positions outside [from, to) weigh 0. */
-INLINE void weigh(enum form f, struct leaf_batch *b, int i)
+INLINE void weigh(enum form f, const struct leaf_kv *kv, struct leaf_batch *b, int i)
 {
     float *s = b->s[i];
     int g0 = b->from[i] / SEGMENT, g1 = (b->to[i] + SEGMENT - 1) / SEGMENT;
+    for (int g = g0; g < g1 && kv->scaled; g++)
+        vf_store(s + SEGMENT * g, vf_mul(vf_load(s + SEGMENT * g), vf_load(kv->k_scale[g])));
     for (int p = g0 * SEGMENT; p < b->from[i]; p++)
         s[p] = -__builtin_inff();
     for (int p = b->to[i]; p < g1 * SEGMENT; p++)
@@ -175,10 +197,8 @@ INLINE void weigh(enum form f, struct leaf_batch *b, int i)
         most = vf_max(most, vf_load(s + SEGMENT * g));
     b->m[i] = vf_max_lane(most);
     most = vf_set1(b->m[i]);
-    for (int g = g0; g < g1; g++) {
-        vf x = vf_sub(vf_load(s + SEGMENT * g), most);
-        sum = vf_add(sum, put_weight(f, x, s + SEGMENT * g, b->p[i] + SEGMENT * g));
-    }
+    for (int g = g0; g < g1; g++)
+        sum = vf_add(sum, weigh_run(f, kv, b, i, g, most));
     b->l[i] = vf_sum(sum);
 }
 
@@ -389,142 +409,30 @@ INLINE int batch_run(enum form f, const struct attend_job *j, const struct leaf_
     b.q_half = is_dot(f) ? j->q_half + (size_t)(first + skip) * (size_t)j->half_dim : NULL;
     score(f, j, kv, &b, low / SEGMENT, (high + SEGMENT - 1) / SEGMENT);
     for (int i = 0; i < b.n; i++)
-        weigh(f, &b, i);
+        weigh(f, kv, &b, i);
     mix(f, j, kv, &b);
     batch_out(j, &b, leaf, first + skip);
     return skip + b.n;
 }
 
+#include "kernels/cpu/tiles_body.h"
+
 /* Finds positions [from, to) of the leaf; blocks outside may be gone. */
 static void find_runs(const struct attend_job *j, int leaf, int from, int to, struct leaf_kv *kv)
 {
-    size_t size = (size_t)dtype_get(j->dtype)->bytes;
-    kv->k_stride = (size_t)j->tokens_per_block;
+    size_t size = (size_t)dtype_get(j->dtype)->bytes, tokens = (size_t)j->tokens_per_block;
+    kv->k_stride = tokens;
     kv->v_stride = (size_t)j->padded_dim;
+    kv->scaled = j->dtype == DT_I8;
     for (int s = from / SEGMENT; s * SEGMENT < to; s++) {
         int p = leaf * ATTN_LEAF + s * SEGMENT, at = p % j->tokens_per_block;
-        const uint8_t *head = j->head + (size_t)j->blocks[p / j->tokens_per_block] * j->block_bytes;
-        kv->k[s] = head + (size_t)at * size;
-        kv->v[s] = head + j->v_bytes + (size_t)at * kv->v_stride * size;
+        const uint8_t *k = j->head + (size_t)j->blocks[p / j->tokens_per_block] * j->block_bytes, *v = k + j->v_bytes;
+        kv->k[s] = k + (size_t)at * size;
+        kv->v[s] = v + (size_t)at * kv->v_stride * size;
+        kv->k_scale[s] = (const float *)(const void *)(k + tokens * (size_t)j->head_dim) + at;
+        kv->v_scale[s] = (const float *)(const void *)(v + tokens * kv->v_stride) + at;
     }
 }
-
-/* Sixteen elements, as halves where the job takes those. */
-INLINE vf load_tile(enum dtype t, bool half, const void *p, size_t i)
-{
-    vf x = load_cached(t, p, i);
-    return half && t != DT_BF16 ? vf_round_half(vf_drop_small(x)) : x;
-}
-
-/* Widens run s of the leaf into the job's tiles, where many queries will read it. */
-INLINE void widen_run(enum dtype t, bool half, const struct attend_job *j, int s, struct leaf_kv *kv)
-{
-    float *k = j->k_tile + s * SEGMENT, *v = j->v_tile + (size_t)(s * SEGMENT) * kv->v_stride;
-    for (int d = 0; d < j->head_dim; d++)
-        vf_store(k + (size_t)d * ATTN_LEAF, load_tile(t, half, kv->k[s], (size_t)d * kv->k_stride));
-    for (size_t i = 0; i < SEGMENT * kv->v_stride; i += 16)
-        vf_store(v + i, load_tile(t, half, kv->v[s], i));
-    if (half && j->head_dim % 2)
-        vf_store(k + (size_t)j->head_dim * ATTN_LEAF, vf_set1(0));
-    kv->k[s] = k;
-    kv->v[s] = v;
-}
-
-#ifdef VEC_PAIRS
-INLINE void lace_two(enum dtype t, const void *p, size_t even, size_t odd, uint8_t *out)
-{
-    if (t == DT_BF16)
-        pair_store(out, pair_of((const uint16_t *)p + even, (const uint16_t *)p + odd));
-    else
-        vf_store_pairs(out, vf_drop_small(load_cached(t, p, even)), vf_drop_small(load_cached(t, p, odd)));
-}
-
-INLINE void lace_run(enum dtype t, const struct attend_job *j, int s, struct leaf_kv *kv)
-{
-    uint8_t *k = (uint8_t *)j->k_tile + (size_t)(4 * s * SEGMENT),
-            *v = (uint8_t *)j->v_tile + (size_t)(2 * s * SEGMENT) * kv->v_stride;
-    for (int d = 0; d + 1 < j->head_dim; d += 2)
-        lace_two(t, kv->k[s], (size_t)d * kv->k_stride, (size_t)(d + 1) * kv->k_stride,
-                 k + (size_t)(2 * d) * ATTN_LEAF);
-    if (j->head_dim % 2)
-        vf_store_pairs(k + (size_t)(2 * (j->head_dim - 1)) * ATTN_LEAF,
-                       vf_drop_small(load_cached(t, kv->k[s], (size_t)(j->head_dim - 1) * kv->k_stride)), vf_set1(0));
-    for (size_t p = 0; p < SEGMENT; p += 2)
-        for (size_t d = 0; d < kv->v_stride; d += 16)
-            lace_two(t, kv->v[s], p * kv->v_stride + d, (p + 1) * kv->v_stride + d, v + 2 * p * kv->v_stride + 4 * d);
-    kv->k[s] = k;
-    kv->v[s] = v;
-}
-#endif
-
-/* Element d of position p in a tile. */
-INLINE void put_in_tile(enum form f, void *tile, size_t at, size_t pair_at, float x)
-{
-    if (f == DOT_LACED)
-        ((uint16_t *)tile)[pair_at] = f32_to_bf16(x);
-    else
-        ((float *)tile)[at] = x;
-}
-
-/* Puts what a path has in the leaf's positions below `to` into the tiles, in place of what is cached there. */
-INLINE void graft_path(enum dtype t, enum form f, const struct attend_job *j, int leaf, int to)
-{
-    size_t size = (size_t)dtype_get(t)->bytes, tokens = (size_t)j->tokens_per_block, dim = (size_t)j->padded_dim;
-    int start = leaf * ATTN_LEAF, i = j->path0 < start ? start - j->path0 : 0;
-    for (; i < j->n_path && j->path0 + i < start + to; i++) {
-        size_t slot = (size_t)j->path[i], at = slot % tokens, run = at / SEGMENT * SEGMENT,
-               p = (size_t)(j->path0 + i - start);
-        const uint8_t *k = j->head + (size_t)j->blocks[slot / tokens] * j->block_bytes, *v = k + j->v_bytes;
-        float lanes[SEGMENT];
-        if (j->path[i] == j->path0 + i)
-            continue;
-        for (size_t d = 0; d < (size_t)j->head_dim; d++) {
-            vf_store(lanes, load_tile(t, f >= HALF_F32, k + run * size, d * tokens));
-            put_in_tile(f, j->k_tile, d * ATTN_LEAF + p, (d / 2 * ATTN_LEAF + p) * 2 + d % 2, lanes[at - run]);
-        }
-        for (size_t d = 0; d < dim; d++) {
-            if (d % SEGMENT == 0)
-                vf_store(lanes, load_tile(t, f >= HALF_F32, v + at * dim * size, d));
-            put_in_tile(f, j->v_tile, p * dim + d, (p / 2 * dim + d) * 2 + p % 2, lanes[d % SEGMENT]);
-        }
-    }
-}
-
-INLINE void tile_leaf(enum dtype t, enum form f, const struct attend_job *j, int leaf, const int range[2],
-                      struct leaf_kv *kv)
-{
-    for (int s = range[0] / SEGMENT; s * SEGMENT < range[1]; s++) {
-#ifdef VEC_PAIRS
-        if (f == DOT_LACED) {
-            lace_run(t, j, s, kv);
-            continue;
-        }
-#endif
-        widen_run(t, f == HALF_F32, j, s, kv);
-    }
-    kv->k_stride = ATTN_LEAF;
-    if (j->path)
-        graft_path(t, f, j, leaf, range[1]);
-}
-
-#define TILE_LEAF(name, kind)                                                                                          \
-    static void name(const struct attend_job *j, int leaf, const int range[2], struct leaf_kv *kv)                     \
-    {                                                                                                                  \
-        if (j->dtype == DT_F16)                                                                                        \
-            tile_leaf(DT_F16, kind, j, leaf, range, kv);                                                               \
-        else if (j->dtype == DT_BF16)                                                                                  \
-            tile_leaf(DT_BF16, kind, j, leaf, range, kv);                                                              \
-        else if (j->dtype == DT_F8)                                                                                    \
-            tile_leaf(DT_F8, kind, j, leaf, range, kv);                                                                \
-        else                                                                                                           \
-            tile_leaf(DT_F32, kind, j, leaf, range, kv);                                                               \
-        kv->form = kind;                                                                                               \
-    }
-TILE_LEAF(tile_ones, ONE_F32)
-TILE_LEAF(tile_halves, HALF_F32)
-#ifdef VEC_PAIRS
-TILE_LEAF(tile_laced, DOT_LACED)
-#endif
 
 #define ATTEND_LEAF(name, kind)                                                                                        \
     static void name(const struct attend_job *j, const struct leaf_kv *kv, int leaf)                                   \
@@ -536,10 +444,13 @@ ATTEND_LEAF(attend_f32, ONE_F32)
 ATTEND_LEAF(attend_f16, ONE_F16)
 ATTEND_LEAF(attend_bf16, ONE_BF16)
 ATTEND_LEAF(attend_f8, ONE_F8)
+ATTEND_LEAF(attend_i8, ONE_I8)
 ATTEND_LEAF(attend_half_f32, HALF_F32)
 ATTEND_LEAF(attend_half_bf16, HALF_BF16)
+ATTEND_LEAF(attend_half_i8, HALF_I8)
 #ifdef VEC_PAIRS
 ATTEND_LEAF(attend_dot_bf16, DOT_BF16)
+ATTEND_LEAF(attend_dot_i8, DOT_I8)
 ATTEND_LEAF(attend_dot_laced, DOT_LACED)
 #endif
 
@@ -553,15 +464,23 @@ static bool takes_dots(const struct attend_job *j)
 #endif
 }
 
+static enum form form_of_cache(const struct attend_job *j)
+{
+    static const enum form ones[DT_COUNT] = {
+        [DT_F32] = ONE_F32, [DT_F16] = ONE_F16, [DT_BF16] = ONE_BF16, [DT_F8] = ONE_F8, [DT_I8] = ONE_I8};
+    bool bytes = j->dtype == DT_I8;
+    if (!j->half)
+        return ones[j->dtype];
+    if (takes_dots(j))
+        return bytes ? DOT_I8 : DOT_BF16;
+    return bytes ? HALF_I8 : HALF_BF16;
+}
+
 /* The form in which the leaf is read: as it is cached, or in tiles, which are made. */
 static void prepare_leaf(const struct attend_job *j, int leaf, const int range[2], struct leaf_kv *kv)
 {
     if (!j->k_tile)
-        kv->form = j->half              ? takes_dots(j) ? DOT_BF16 : HALF_BF16
-                   : j->dtype == DT_F32 ? ONE_F32
-                   : j->dtype == DT_F16 ? ONE_F16
-                   : j->dtype == DT_F8  ? ONE_F8
-                                        : ONE_BF16;
+        kv->form = form_of_cache(j);
     else if (!j->half)
         tile_ones(j, leaf, range, kv);
 #ifdef VEC_PAIRS
@@ -575,10 +494,11 @@ static void prepare_leaf(const struct attend_job *j, int leaf, const int range[2
 static void attend(const struct attend_job *j)
 {
     static void (*const forms[])(const struct attend_job *, const struct leaf_kv *, int) = {
-        [ONE_F32] = attend_f32,       [ONE_F16] = attend_f16,         [ONE_BF16] = attend_bf16,
-        [ONE_F8] = attend_f8,         [HALF_F32] = attend_half_f32,   [HALF_BF16] = attend_half_bf16,
+        [ONE_F32] = attend_f32,         [ONE_F16] = attend_f16,     [ONE_BF16] = attend_bf16,
+        [ONE_F8] = attend_f8,           [ONE_I8] = attend_i8,       [HALF_F32] = attend_half_f32,
+        [HALF_BF16] = attend_half_bf16, [HALF_I8] = attend_half_i8,
 #ifdef VEC_PAIRS
-        [DOT_BF16] = attend_dot_bf16, [DOT_LACED] = attend_dot_laced,
+        [DOT_BF16] = attend_dot_bf16,   [DOT_I8] = attend_dot_i8,   [DOT_LACED] = attend_dot_laced,
 #endif
     };
     int most = 0, least = j->lo[0];

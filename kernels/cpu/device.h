@@ -71,12 +71,17 @@ const struct draft_ops *cpu_draft(void); /* draft.c */
 
 static inline size_t kv_element_bytes(enum dtype t)
 {
-    return t == DT_F32 ? 4 : t == DT_F8 ? 1 : 2;
+    return t == DT_F32 ? 4 : t == DT_F8 || t == DT_I8 ? 1 : 2;
+}
+/* Of the scales of one head's keys, or values, in a block: an f32 for each position, behind them. */
+static inline size_t kv_scale_bytes(enum dtype t, int tokens)
+{
+    return t == DT_I8 ? (size_t)tokens * sizeof(float) : 0;
 }
 /* Bytes of one cached head of a block: keys [head_dim][tokens], then values [tokens][head_dim rounded up to 16]. */
 static inline size_t kv_key_bytes(enum dtype t, int tokens, int head_dim)
 {
-    return (size_t)tokens * (size_t)head_dim * kv_element_bytes(t);
+    return (size_t)tokens * (size_t)head_dim * kv_element_bytes(t) + kv_scale_bytes(t, tokens);
 }
 static inline int kv_padded_dim(int head_dim)
 {
@@ -84,7 +89,7 @@ static inline int kv_padded_dim(int head_dim)
 }
 static inline size_t kv_value_bytes(enum dtype t, int tokens, int head_dim)
 {
-    return (size_t)tokens * (size_t)kv_padded_dim(head_dim) * kv_element_bytes(t);
+    return (size_t)tokens * (size_t)kv_padded_dim(head_dim) * kv_element_bytes(t) + kv_scale_bytes(t, tokens);
 }
 
 static inline float *act_row(struct act a, int row)

@@ -20,7 +20,8 @@
  *   o is an fma over positions in ascending order. Leaves are folded in ascending order. The positions of a row of a
  *   tree are those on its path (row_tree), wherever they are cached. Fast attention rounds queries, keys, p and values
  *   to bfloat16, and what is less than 2^-50 is zero; of each pair of elements of a key, and of each pair of positions,
- *   the odd one is added first. */
+ *   the odd one is added first. Of a cache of DT_I8 the integers are multiplied, then the score by the key's scale and
+ *   p, once it is summed, by the value's. */
 #ifndef CPU_KERNELS_H
 #define CPU_KERNELS_H
 
@@ -122,11 +123,13 @@ struct attend_job {
      * job with a path has tiles. */
     const int32_t *path;
     int path0, n_path;
-    float *k_tile, *v_tile; /* room for copies of a leaf as it is multiplied, [padded_dim][ATTN_LEAF] each; or NULL:
-                               read the cache directly, which halves can in bfloat16 with an even head_dim */
-    float *leaf_o;          /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
-    float *m, *l, *o;       /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */
-    float *partial; /* or NULL: fold into the state. [leaf1 - leaf0][n_q][padded_dim + PARTIAL_EXTRA]: o, m, l */
+    /* Room for copies of a leaf as it is multiplied, [padded_dim][ATTN_LEAF] each; or NULL: read the cache directly,
+     * which halves can as bfloat16 and DT_I8 with an even head_dim. */
+    float *k_tile, *v_tile;
+    float *scales;    /* with a path: room for those of a leaf, [2][ATTN_LEAF] */
+    float *leaf_o;    /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */
+    float *m, *l, *o; /* state, [n_q], [n_q], [n_q][padded_dim]; fresh: m = -inf */
+    float *partial;   /* or NULL: fold into the state. [leaf1 - leaf0][n_q][padded_dim + PARTIAL_EXTRA]: o, m, l */
 };
 
 struct cpu_kernels {

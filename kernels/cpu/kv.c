@@ -1,5 +1,7 @@
 /* Where keys and values lie in a block, and how a step's rows get there. Keys are stored [element][position]: the lanes
- * of a score are positions. Values are stored [position][element]: the lanes of an output are elements. */
+ * of a score are positions. Values are stored [position][element]: the lanes of an output are elements. Keys and values
+ * of DT_I8 are each followed by their scales, one for each position. */
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -9,7 +11,7 @@ enum { MAX_HEAD_DIM = 512, ROWS_PER_ITEM = 16 };
 
 size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
 {
-    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16 || t == DT_F8;
+    bool known = t == DT_F32 || t == DT_F16 || t == DT_BF16 || t == DT_F8 || t == DT_I8;
     if (!known || tokens <= 0 || tokens % 16 || n_kv_heads <= 0 || head_dim <= 0 || head_dim > MAX_HEAD_DIM)
         return 0;
     size_t head = kv_key_bytes(t, tokens, head_dim) + kv_value_bytes(t, tokens, head_dim);
@@ -21,6 +23,38 @@ struct kv_call {
     struct act k, v;
     const struct kv_view *kv;
 };
+
+/* x ~ scale * q, |q| <= 127; returns the scale, which is NaN where x has one or an infinity. The rounding is that of an
+ * addition, so that any compiler makes the same lanes of it. */
+static float to_bytes(const float *x, int n, uint8_t *q)
+{
+    float most = 0, sum = 0;
+    for (int i = 0; i < n; i++) {
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        sum += x[i] * 0; /* 0, or NaN */
+    }
+    float k = most > 1e-30f ? 127.0f / most : 0;
+    for (int i = 0; i < n; i++) {
+        union {
+            float f;
+            uint32_t u;
+        } near = {x[i] * k + 12582912.0f}; /* 1.5 * 2^23 */
+        q[i] = (uint8_t)near.u;
+    }
+    return sum != 0 || sum != sum ? NAN : k > 0 ? most / 127.0f : 0;
+}
+
+/* One head's key or value as it is cached; its scale goes to scales[at]. */
+static void encode(const struct kv_call *c, const float *x, uint8_t *out, uint8_t *scales, int at)
+{
+    enum dtype t = c->kv->space->dtype;
+    if (t != DT_I8) {
+        c->d->kernels->to_cache(x, c->kv->head_dim, t, out);
+        return;
+    }
+    float scale = to_bytes(x, c->kv->head_dim, out);
+    memcpy(scales + (size_t)at * sizeof scale, &scale, sizeof scale);
+}
 
 static void put_key(const uint8_t *x, size_t size, int head_dim, int tokens, uint8_t *keys, int at)
 {
@@ -35,13 +69,13 @@ static void write_row(const struct kv_call *c, int row)
     enum dtype t = kv->space->dtype;
     int tokens = kv->tokens_per_block, position = seq->pos0 + row - seq->row0, at = position % tokens;
     int block = seq->blocks[position / tokens], dim = kv->head_dim, padded = kv_padded_dim(dim);
-    size_t size = kv_element_bytes(t), k_bytes = kv_key_bytes(t, tokens, dim);
+    size_t size = kv_element_bytes(t), k_bytes = kv_key_bytes(t, tokens, dim), v_bytes = kv_value_bytes(t, tokens, dim);
     _Alignas(64) uint8_t temp[MAX_HEAD_DIM * 4];
     ASSERT(block >= 0 && block < kv->space->n_blocks);
     uint8_t *p = (uint8_t *)kv->space->base +
                  ((size_t)kv->layer * (size_t)kv->space->n_blocks + (size_t)block) * kv->space->block_bytes;
     for (int h = 0; h < kv->n_kv_heads; h++) {
-        c->d->kernels->to_cache(act_row(c->k, row) + (size_t)h * (size_t)dim, dim, t, temp);
+        encode(c, act_row(c->k, row) + (size_t)h * (size_t)dim, temp, p + k_bytes - kv_scale_bytes(t, tokens), at);
         if (size == 2)
             put_key(temp, 2, dim, tokens, p, at);
         else if (size == 1)
@@ -50,9 +84,9 @@ static void write_row(const struct kv_call *c, int row)
             put_key(temp, 4, dim, tokens, p, at);
         p += k_bytes;
         uint8_t *v = p + (size_t)at * (size_t)padded * size;
-        c->d->kernels->to_cache(act_row(c->v, row) + (size_t)h * (size_t)dim, dim, t, v);
+        encode(c, act_row(c->v, row) + (size_t)h * (size_t)dim, v, p + v_bytes - kv_scale_bytes(t, tokens), at);
         memset(v + (size_t)dim * size, 0, (size_t)(padded - dim) * size);
-        p += kv_value_bytes(t, tokens, dim);
+        p += v_bytes;
     }
 }
 
@@ -82,8 +116,8 @@ static void pack_item(void *ctx, int item, int thread)
     enum dtype t = p->at.space->dtype;
     int tokens = p->at.tokens_per_block, layer = p->at.layer + item / p->n_heads, head = p->at.head + item % p->n_heads;
     size_t size = kv_element_bytes(t), k_bytes = kv_key_bytes(t, tokens, p->head_dim),
-           v_row = (size_t)kv_padded_dim(p->head_dim) * size,
-           head_at = (size_t)head * (k_bytes + kv_value_bytes(t, tokens, p->head_dim));
+           v_bytes = kv_value_bytes(t, tokens, p->head_dim), v_row = (size_t)kv_padded_dim(p->head_dim) * size,
+           scales = kv_scale_bytes(t, tokens), head_at = (size_t)head * (k_bytes + v_bytes);
     uint8_t *base =
         (uint8_t *)p->at.space->base + (size_t)layer * (size_t)p->at.space->n_blocks * p->at.space->block_bytes;
     (void)thread;
@@ -94,6 +128,8 @@ static void pack_item(void *ctx, int item, int thread)
         for (int e = 0; e < p->head_dim; e++)
             memcpy(b + ((size_t)e * (size_t)tokens + to) * size, a + ((size_t)e * (size_t)tokens + from) * size, size);
         memmove(b + k_bytes + to * v_row, a + k_bytes + from * v_row, v_row);
+        for (size_t end = k_bytes, side = 0; side < 2 && scales; side++, end += v_bytes)
+            memcpy(b + end - scales + to * sizeof(float), a + end - scales + from * sizeof(float), sizeof(float));
     }
 }
 

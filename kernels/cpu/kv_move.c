@@ -1,9 +1,9 @@
 /* Copies cached tokens from the blocks of one placement to those of another: other ranks, other tokens per block. A
  * head of a block is its keys [element][position] and then its values [position][element] (kv.c), so a run of positions
- * is one copy of values and one short row of keys for each element. Between placements of as many tokens per block
- * whole blocks are copied, all their heads at once. Where there is much to copy it goes past the caches, in whole lines
- * if blocks of one side are parts of blocks of the other: nobody reads so much soon, and a plain store would read the
- * destination first. */
+ * is one copy of values and one short row of keys for each element, and of scales, where there are any. Between
+ * placements of as many tokens per block whole blocks are copied, all their heads at once. Where there is much to copy
+ * it goes past the caches, in whole lines if blocks of one side are parts of blocks of the other: nobody reads so much
+ * soon, and a plain store would read the destination first. */
 #include <stdint.h>
 #include <string.h>
 
@@ -18,6 +18,7 @@ enum { RUN = 16, LARGE = 1 << 20, MOST_PARTS = 16 };
 struct head_at {
     const struct kv_end *end;
     size_t k_bytes, head_bytes, layer_bytes, row_bytes; /* row: one key element of a block */
+    size_t scales;                                      /* bytes of those behind its keys, and of its values */
 };
 
 struct move_call {
@@ -33,8 +34,12 @@ static struct head_at head_of(const struct kv_end *end, int head_dim)
 {
     enum dtype t = end->space->dtype;
     size_t k = kv_key_bytes(t, end->tokens_per_block, head_dim);
-    return (struct head_at){end, k, k + kv_value_bytes(t, end->tokens_per_block, head_dim),
-                            (size_t)end->space->n_blocks * end->space->block_bytes, k / (size_t)head_dim};
+    return (struct head_at){end,
+                            k,
+                            k + kv_value_bytes(t, end->tokens_per_block, head_dim),
+                            (size_t)end->space->n_blocks * end->space->block_bytes,
+                            (size_t)end->tokens_per_block * kv_element_bytes(t),
+                            kv_scale_bytes(t, end->tokens_per_block)};
 }
 
 static uint8_t *find(const struct head_at *h, int layer, int head, int position)
@@ -65,6 +70,17 @@ static void copy_keys(const struct move_call *c, const uint8_t *from, uint8_t *t
             memcpy(to + (size_t)i * to_step, from + (size_t)i * from_step, bytes);
 }
 
+/* Of n positions of a head, whose keys begin at from, and at to. */
+static void copy_scales(const struct move_call *c, const uint8_t *from, uint8_t *to, const size_t at[2], int n)
+{
+    if (!c->from.scales)
+        return;
+    const uint8_t *a = from - c->from.scales + at[0] * sizeof(float);
+    uint8_t *b = to - c->to.scales + at[1] * sizeof(float);
+    memcpy(b + c->to.k_bytes, a + c->from.k_bytes, (size_t)n * sizeof(float));
+    memcpy(b + c->to.head_bytes, a + c->from.head_bytes, (size_t)n * sizeof(float));
+}
+
 static void copy_run(const struct move_call *c, int layer, int head, int position, int n)
 {
     const struct kv_move *m = c->m;
@@ -74,6 +90,7 @@ static void copy_run(const struct move_call *c, int layer, int head, int positio
     copy_keys(c, from + from_at * c->size, to + to_at * c->size, (size_t)n * c->size);
     memcpy(to + c->to.k_bytes + to_at * c->value_bytes, from + c->from.k_bytes + from_at * c->value_bytes,
            (size_t)n * c->value_bytes);
+    copy_scales(c, from, to, (const size_t[2]){from_at, to_at}, n);
 }
 
 /* `parts` blocks of a side lie in one of the other. Element by element, so that what is written lies in a row, and
@@ -115,6 +132,7 @@ static void copy_parts(const struct move_call *c, int layer, int head, int posit
                to_at = (size_t)(position + i * small) % (size_t)m->to.tokens_per_block;
         stream_copy(to[i] + c->to.k_bytes + to_at * c->value_bytes,
                     from[i] + c->from.k_bytes + from_at * c->value_bytes, bytes);
+        copy_scales(c, from[i], to[i], (const size_t[2]){from_at, to_at}, small);
     }
 }
 

@@ -31,6 +31,13 @@ INLINE vi pair_of(const uint16_t *even, const uint16_t *odd)
     return _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rows);
 }
 
+/* Of integers, which bfloat16 holds as they are. */
+INLINE vi pair_of_bytes(const int8_t *even, const int8_t *odd)
+{
+    __m512i below = _mm512_srli_epi32(_mm512_castps_si512(vf_load_s8(even)), 16);
+    return _mm512_or_si512(_mm512_castps_si512(vf_load_s8(odd)), below);
+}
+
 INLINE void pair_store(uint8_t *p, vi x)
 {
     _mm512_storeu_si512(p, x);

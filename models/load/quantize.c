@@ -225,6 +225,7 @@ static void put_block(enum dtype t, const float *x, uint8_t *dst)
         put_f8(x, dst);
         return;
     case DT_F8:
+    case DT_I8:
         *dst = f32_to_f8(*x);
         return;
     case DT_COUNT:

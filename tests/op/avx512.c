@@ -92,11 +92,11 @@ static void linear_twins(void **state)
 
 static void compare_attention(bool fast)
 {
-    static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9, 5};
-    static const enum dtype caches[] = {DT_F16, DT_BF16, DT_F32, DT_F8};
+    static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9, 5, 3};
+    static const enum dtype caches[] = {DT_F16, DT_BF16, DT_F32, DT_F8, DT_I8};
     struct rng r;
     rng_init(&r, 32);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 15; i++) {
         enum { LENGTH = 300, TOKENS = 32, BLOCKS = 10 };
         int dim = dims[i % 3], heads = queries[i / 3], window = i == 4 ? 77 : 0, done[] = {0, 290, 299, LENGTH};
         int kv_head[16] = {0};

@@ -29,7 +29,7 @@ struct host {
 
 static size_t element_bytes(const struct host *h)
 {
-    return h->dtype == DT_F32 ? 4 : h->dtype == DT_F8 ? 1 : 2;
+    return h->dtype == DT_F32 ? 4 : h->dtype == DT_F8 || h->dtype == DT_I8 ? 1 : 2;
 }
 
 static void open_host_of(struct host *h, enum dtype t, struct heads heads, int n_tokens, uint64_t seed)
@@ -107,7 +107,8 @@ static void place(struct host *h, struct move *m, struct move_end *end, int n, i
     end->blocks = blocks;
 }
 
-/* Element `i` of the key (or value) of a token, by the definition in kv.c. NULL: this share has no such head. */
+/* Element `i` of the key (or value) of a token, by the definition in kv.c; i past the last one: byte i - head_dim of
+ * its scale. NULL: this share has no such head. */
 static uint8_t *element(const struct host *h, const struct move_end *end, int share, const int where[4], bool value)
 {
     int layer = where[0], kv = where[1], token = where[2], i = where[3], tokens = end->tokens_per_block,
@@ -119,14 +120,15 @@ static uint8_t *element(const struct host *h, const struct move_end *end, int sh
     const struct kv_space *space = end->spaces[share];
     if (kv < s.kv0 || kv >= s.kv0 + s.n_kv || layer < l.first || layer >= l.first + l.n)
         return NULL;
-    size_t head = (size_t)tokens * (size_t)(dim + padded);
+    size_t scales = h->dtype == DT_I8 ? 4 * (size_t)tokens : 0, size = element_bytes(h),
+           keys = (size_t)tokens * (size_t)dim * size, values = (size_t)tokens * (size_t)padded * size;
     int block = end->blocks[share * end->n_blocks + token / tokens], at = token % tokens;
-    size_t index =
-        (size_t)(kv - s.kv0) * head + (value ? (size_t)tokens * (size_t)dim + (size_t)at * (size_t)padded + (size_t)i
-                                             : (size_t)i * (size_t)tokens + (size_t)at);
-    return (uint8_t *)space->base +
-           ((size_t)(layer - l.first) * (size_t)space->n_blocks + (size_t)block) * space->block_bytes +
-           index * element_bytes(h);
+    uint8_t *p = (uint8_t *)space->base +
+                 ((size_t)(layer - l.first) * (size_t)space->n_blocks + (size_t)block) * space->block_bytes +
+                 (size_t)(kv - s.kv0) * (keys + values + 2 * scales) + (value ? keys + scales : 0);
+    if (i >= dim)
+        return p + (value ? values : keys) + 4 * (size_t)at + (size_t)(i - dim);
+    return p + (value ? (size_t)at * (size_t)padded + (size_t)i : (size_t)i * (size_t)tokens + (size_t)at) * size;
 }
 
 /* What an element holds: a function of where it is and of a tag. */
@@ -144,7 +146,7 @@ static void each_element(const struct host *h, const struct move_end *end, const
     for (int layer = 0; layer < LAYERS; layer++)
         for (int kv = 0; kv < h->heads.n_kv; kv++)
             for (int token = tokens[0]; token < tokens[1]; token++)
-                for (int i = 0; i < 2 * h->heads.head_dim; i++)
+                for (int i = 0; i < 2 * (h->heads.head_dim + (h->dtype == DT_I8 ? 4 : 0)); i++)
                     for (int share = 0; share < end->n; share++) {
                         int where[4] = {layer, kv, token, i / 2};
                         uint32_t want = content(where, i % 2, tag);
@@ -212,10 +214,10 @@ static const struct heads shapes[] = {{8, 2, 64}, {9, 3, 64}, {6, 6, 24}, {28, 4
 static void tokens_arrive_where_they_belong(void **state)
 {
     (void)state;
-    static const enum dtype types[] = {DT_F16, DT_F32, DT_BF16, DT_F8};
-    for (int k = 0; k < 6; k++) {
+    static const enum dtype types[] = {DT_F16, DT_F32, DT_BF16, DT_F8, DT_I8};
+    for (int k = 0; k < 10; k++) {
         struct host h;
-        open_host(&h, types[k % 4], shapes[k], (uint64_t)k);
+        open_host(&h, types[k % 5], shapes[k * 5 % 6], (uint64_t)k);
         for (int i = 0; i < (getenv("MOONSHIFT_SLOW") ? 3 : 10); i++)
             random_case(&h);
         close_host(&h);
@@ -226,7 +228,7 @@ static void tokens_arrive_where_they_belong(void **state)
 static void many_tokens_do_too(void **state)
 {
     (void)state;
-    static const enum dtype types[] = {DT_F16, DT_F8, DT_F32, DT_F16};
+    static const enum dtype types[] = {DT_F16, DT_F8, DT_I8, DT_F32};
     static const struct heads large[] = {{8, 4, 64}, {16, 8, 72}, {4, 2, 64}, {8, 8, 64}};
     for (int k = 0; k < (getenv("MOONSHIFT_SLOW") ? 2 : 4); k++) {
         struct host h;

@@ -57,7 +57,7 @@ static inline struct node_opts opts_of(int n_ranks, int max_rows, int max_logits
                               .kv = DT_F16};
 }
 
-/* Models of fp8 have a cache of fp8. */
+/* Models of fp8 have a cache of fp8, and on CPUs those of Q8_0 one of int8. */
 static inline void open_node(struct node *n, struct model *m, const struct node_opts *o)
 {
     struct err e = {0};
@@ -65,6 +65,8 @@ static inline void open_node(struct node *n, struct model *m, const struct node_
     struct weight_src q;
     if (model_shape(m, T_Q, 0, &q, &e) == 0 && q.type == DT_F8_SCALED)
         own.kv = DT_F8;
+    if (backend_cpu()->kv_block_bytes(DT_I8, 16, 1, 16) && model_shape(m, T_Q, 0, &q, &e) == 0 && q.type == DT_Q8_0)
+        own.kv = DT_I8;
     if (node_open(n, m, &own, &e))
         fail_msg("%s", e.text);
 }
