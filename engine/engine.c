@@ -266,6 +266,12 @@ bool engine_profile(const struct engine *engine, struct profile *out)
     return !engine->setup.play && node_profile(&engine->node, out);
 }
 
+void engine_probe(const struct engine *engine)
+{
+    struct err none;
+    node_probe(&engine->node, &none);
+}
+
 const struct world *engine_world(const struct engine *engine)
 {
     return &engine->world;

@@ -230,5 +230,6 @@ const struct policy *engine_policy(const struct engine *engine); /* the live one
 const struct plan *engine_plan(const struct engine *engine);     /* what was decided last; valid while its step runs */
 const struct world *engine_world(const struct engine *engine);   /* for drivers and tests on the engine's thread */
 bool engine_profile(const struct engine *engine, struct profile *out); /* false: ops are not watched; any thread */
+void engine_probe(const struct engine *engine); /* the ranks' peaks once more, once engine_run has returned */
 
 #endif

@@ -154,7 +154,7 @@ static int take_draft_seat(void *ctx, struct err *e)
     return drafter_sit(s->node->drafter, s->rank, rank_device(s->node->ranks[s->rank]), e);
 }
 
-static int by_each_rank(struct node *n, int (*take)(void *ctx, struct err *e), struct err *e)
+static int by_each_rank(const struct node *n, int (*take)(void *ctx, struct err *e), struct err *e)
 {
     struct seating seats[MAX_RANKS];
     int rc = 0;
@@ -240,9 +240,9 @@ static int take_peaks(void *ctx, struct err *e)
 }
 
 /* All at the same time, as they share the machine's memory when they compute. */
-static int probe_ranks(struct node *n, const struct engine_setup *s, struct err *e)
+int node_probe(const struct node *n, struct err *e)
 {
-    return s->ops->probe ? by_each_rank(n, take_peaks, e) : 0;
+    return by_each_rank(n, take_peaks, e);
 }
 
 bool node_profile(const struct node *n, struct profile *out)
@@ -472,7 +472,7 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
     if (!rc)
         rc = open_drafter(n, s, e);
     if (!rc)
-        rc = probe_ranks(n, s, e);
+        rc = s->ops->probe ? node_probe(n, e) : 0;
     if (!rc)
         rc = take_shape(n, s, e);
     if (!rc && s->play)

@@ -48,14 +48,14 @@ static double ratio(double a, double b)
 static double at_peak(const struct profile *p, const struct profile_count *n)
 {
     double int8 = n->int8_ops > 0 ? ratio(n->int8_ops * p->n_devices, p->peaks.int8_ops) : 0;
-    double f32 = n->f32_ops > 0 ? ratio(n->f32_ops * p->n_devices, p->peaks.f32_ops) : 0;
-    return int8 < 0 || f32 < 0 || int8 + f32 <= 0 ? -1 : int8 + f32;
+    double floats = n->float_ops > 0 ? ratio(n->float_ops * p->n_devices, p->peaks.float_ops) : 0;
+    return int8 < 0 || floats < 0 || int8 + floats <= 0 ? -1 : int8 + floats;
 }
 
 static struct row row_of(const struct profile *p, const struct profile_steps *s, const char *name,
                          const struct profile_count *n)
 {
-    double took = (double)n->ns * 1e-9, ops = n->int8_ops + n->f32_ops, peak = at_peak(p, n);
+    double took = (double)n->ns * 1e-9, ops = n->int8_ops + n->float_ops, peak = at_peak(p, n);
     bool others = p->n_threads > p->n_devices && n->ns > 0, reads = n->stored_bytes > 0 && p->peaks.bytes > 0;
     return (struct row){.name = name,
                         .n = *n,
@@ -77,7 +77,7 @@ static void add(struct profile_count *to, const struct profile_count *n)
     to->bytes += n->bytes;
     to->stored_bytes += n->stored_bytes;
     to->int8_ops += n->int8_ops;
-    to->f32_ops += n->f32_ops;
+    to->float_ops += n->float_ops;
 }
 
 enum { ROWS = PROFILE_OPS + 2 };
@@ -116,7 +116,7 @@ static const char *number(double x, char out[16])
 static void put_row(const struct row *r, struct buf *out)
 {
     char share[16], alone[16], wait[16], gb[16], gb_s[16], of_read[16], gop[16], gop_s[16], of_products[16];
-    double ops = r->n.int8_ops + r->n.f32_ops;
+    double ops = r->n.int8_ops + r->n.float_ops;
     buf_printf(out, "%-16s %8" PRIu64 " %10.2f %6s %6s %6s %8s %7s %6s %9s %7s %6s\n", r->name, r->n.calls,
                (double)r->n.ns * 1e-6, percent(r->share, share), percent(r->alone, alone), percent(r->wait, wait),
                number(r->n.bytes * 1e-9, gb), number(r->gb_s, gb_s), percent(r->of_read, of_read),
@@ -137,12 +137,12 @@ static void put_steps(const struct profile *p, const struct profile_steps *s, co
 
 void profile_table(const struct profile *p, struct buf *out)
 {
-    char gb_s[16], int8[16], f32[16];
+    char gb_s[16], int8[16], floats[16];
     buf_printf(out,
-               "Profile by op; ranks: %d, threads: %d; peaks of a rank: %s GB/s read, %s Gop/s of int8, %s of f32\n",
+               "Profile by op; ranks: %d, threads: %d; peaks of a rank: %s GB/s read, %s Gop/s of int8, %s of floats\n",
                p->n_devices, p->n_threads, number(ratio(p->peaks.bytes, p->n_devices) * 1e-9, gb_s),
                number(ratio(p->peaks.int8_ops, p->n_devices) * 1e-9, int8),
-               number(ratio(p->peaks.f32_ops, p->n_devices) * 1e-9, f32));
+               number(ratio(p->peaks.float_ops, p->n_devices) * 1e-9, floats));
     for (int i = 0; i < PROFILE_SIZES; i++)
         if (p->steps[i].steps)
             put_steps(p, &p->steps[i], size_names[i], out);
@@ -160,12 +160,13 @@ static void put_share(struct buf *out, const char *name, double x)
 
 static void put_row_json(const struct row *r, struct buf *out)
 {
-    buf_printf(out,
-               "{\"op\":\"%s\",\"calls\":%" PRIu64 ",\"ns\":%" PRId64 ",\"pool_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
-               ",\"bytes\":%.0f,\"stored_bytes\":%.0f,\"int8_ops\":%.0f,\"f32_ops\":%.0f,\"share\":%.6g,\"gb_s\":%.6g,"
-               "\"gop_s\":%.6g",
-               r->name, r->n.calls, r->n.ns, r->n.pool_ns, r->n.wait_ns, r->n.bytes, r->n.stored_bytes, r->n.int8_ops,
-               r->n.f32_ops, r->share, r->gb_s, r->gop_s);
+    buf_printf(
+        out,
+        "{\"op\":\"%s\",\"calls\":%" PRIu64 ",\"ns\":%" PRId64 ",\"pool_ns\":%" PRId64 ",\"wait_ns\":%" PRId64
+        ",\"bytes\":%.0f,\"stored_bytes\":%.0f,\"int8_ops\":%.0f,\"float_ops\":%.0f,\"share\":%.6g,\"gb_s\":%.6g,"
+        "\"gop_s\":%.6g",
+        r->name, r->n.calls, r->n.ns, r->n.pool_ns, r->n.wait_ns, r->n.bytes, r->n.stored_bytes, r->n.int8_ops,
+        r->n.float_ops, r->share, r->gb_s, r->gop_s);
     put_share(out, "of_read_peak", r->of_read);
     put_share(out, "of_products_peak", r->of_products);
     buf_putc(out, '}');
@@ -174,9 +175,9 @@ static void put_row_json(const struct row *r, struct buf *out)
 void profile_json(const struct profile *p, struct buf *out)
 {
     buf_printf(out,
-               "{\"ranks\":%d,\"threads\":%d,\"peaks\":{\"bytes_s\":%.0f,\"int8_ops_s\":%.0f,\"f32_ops_s\":%.0f},"
+               "{\"ranks\":%d,\"threads\":%d,\"peaks\":{\"bytes_s\":%.0f,\"int8_ops_s\":%.0f,\"float_ops_s\":%.0f},"
                "\"steps\":[",
-               p->n_devices, p->n_threads, p->peaks.bytes, p->peaks.int8_ops, p->peaks.f32_ops);
+               p->n_devices, p->n_threads, p->peaks.bytes, p->peaks.int8_ops, p->peaks.float_ops);
     for (int i = 0; i < PROFILE_SIZES; i++) {
         const struct profile_steps *s = &p->steps[i];
         struct row rows[ROWS];

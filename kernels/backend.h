@@ -490,7 +490,8 @@ struct backend_ops {
      * caller's, into ones whose devices keep a profile of their steps, op by op (profile.h). Nothing else changes, not
      * a bit of a result. It fills in the two below, which are NULL otherwise. */
     void (*watch)(struct backend_ops *ops);
-    /* Measures what the machine can do at most, for the profile; outside of steps, while nothing else runs. */
+    /* Measures what the machine can do at most, for the profile; outside of steps, while nothing else runs. May be done
+     * again: the best counts. */
     void (*probe)(struct device *d);
     /* Adds what the device has counted so far to *sum; any thread, while d is open. */
     void (*add_profile)(struct device *d, struct profile *sum);

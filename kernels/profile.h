@@ -40,7 +40,7 @@ struct profile_count {
     int64_t ns;      /* of the rank's thread */
     int64_t pool_ns; /* of that, while items were there for several threads of the rank */
     int64_t wait_ns; /* of that, what a thread was without an item, on average */
-    double bytes, stored_bytes, int8_ops, f32_ops;
+    double bytes, stored_bytes, int8_ops, float_ops;
 };
 
 struct profile_steps {
@@ -50,9 +50,9 @@ struct profile_steps {
     struct profile_count ops[PROFILE_OPS];
 };
 
-/* A second, by the probes of the machine; 0: not known. */
+/* A second, by the probes of the machine; 0: not known. Floats: f32, or pairs of bfloat16 where they are multiplied. */
 struct profile_peaks {
-    double bytes, int8_ops, f32_ops;
+    double bytes, int8_ops, float_ops;
 };
 
 struct profile {

@@ -27,8 +27,10 @@ void app_say_profile(const struct app *a)
 {
     struct buf table = {0};
     struct profile p;
-    if (!a->opts.profile || !engine_profile(a->engine, &p))
+    if (!a->opts.profile)
         return;
+    engine_probe(a->engine);
+    engine_profile(a->engine, &p);
     profile_table(&p, &table);
     if (a->opts.command == CMD_SERVE)
         log_lines(table.data);

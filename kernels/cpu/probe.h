@@ -1,12 +1,12 @@
 /* What the threads of a pool can do at most, for profiles and benchmarks: bytes that they read from memory,
- * multiply-adds (counted as two) of bytes and of floats by the widest instructions of a set. Owned and used by the
- * caller of the pool. Invariant: the work of a run is the same each time. */
+ * multiply-adds (counted as two) of bytes, of floats and of pairs of bfloat16 by the widest instructions of a set.
+ * Owned and used by the caller of the pool. Invariant: the work of a run is the same each time. */
 #ifndef CPU_PROBE_H
 #define CPU_PROBE_H
 
 #include "kernels/cpu/pool.h"
 
-enum probe_kind { PROBE_READ, PROBE_INT8, PROBE_F32 };
+enum probe_kind { PROBE_READ, PROBE_INT8, PROBE_F32, PROBE_PAIRS }; /* pairs: for CPUs with AVX512-BF16 alone */
 
 struct probe;
 

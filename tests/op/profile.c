@@ -138,13 +138,14 @@ static void run_step(const struct backend_ops *with, struct site *s, int window)
 }
 
 /* How often, bytes, of those stored ones, operations with quantised weights, with floats. */
-static void expect(const struct profile_count *c, uint64_t calls, double bytes, double stored, double int8, double f32)
+static void expect(const struct profile_count *c, uint64_t calls, double bytes, double stored, double int8,
+                   double floats)
 {
     assert_int_equal(c->calls, calls);
     assert_true(c->bytes == bytes);
     assert_true(c->stored_bytes == stored);
     assert_true(c->int8_ops == int8);
-    assert_true(c->f32_ops == f32);
+    assert_true(c->float_ops == floats);
 }
 
 static void bytes_and_operations_by_hand(void **state)
@@ -276,7 +277,7 @@ static void peaks_are_measured_when_asked_for(void **state)
     bool known = strcmp(f.isa, "portable") != 0;
     assert_true(p.peaks.bytes > 0);
     assert_true((p.peaks.int8_ops > 0) == known);
-    assert_true((p.peaks.f32_ops > 0) == known);
+    assert_true((p.peaks.float_ops > 0) == known);
     watched.close(d);
 }
 

@@ -26,7 +26,7 @@ static struct profile made_up(void)
                                                  .bytes = 5e9,
                                                  .stored_bytes = 5e9,
                                                  .int8_ops = 80e9,
-                                                 .f32_ops = 20e9};
+                                                 .float_ops = 20e9};
     s->ops[PROFILE_ROPE] = (struct profile_count){.calls = 40, .ns = 1000000000, .bytes = 1e9};
     return p;
 }
@@ -117,7 +117,7 @@ static void what_is_not_known_is_a_dash(void **state)
     p.n_threads = 2;
     p.peaks = (struct profile_peaks){0};
     profile_table(&p, &t);
-    assert_non_null(strstr(t.data, "peaks of a rank: - GB/s read, - Gop/s of int8, - of f32\n"));
+    assert_non_null(strstr(t.data, "peaks of a rank: - GB/s read, - Gop/s of int8, - of floats\n"));
     assert_non_null(
         strstr(t.data, "qkv                    40    2000.00  50.0%      -      -    5.000   2.500      -"));
     buf_free(&t);
