@@ -261,6 +261,17 @@ const struct plan *engine_plan(const struct engine *engine)
     return &engine->plan;
 }
 
+bool engine_profile(const struct engine *engine, struct profile *out)
+{
+    return !engine->setup.play && node_profile(&engine->node, out);
+}
+
+void engine_probe(const struct engine *engine)
+{
+    struct err none;
+    node_probe(&engine->node, &none);
+}
+
 const struct world *engine_world(const struct engine *engine)
 {
     return &engine->world;
@@ -331,6 +342,7 @@ void engine_take(struct engine *engine, struct engine_message *m)
     case IN_CANARY_STATE:
     case IN_STORY:
     case IN_DECISIONS:
+    case IN_PROFILE:
         engine_obey(engine, m);
         break;
     case IN_LIMITS:

@@ -17,6 +17,7 @@
 #include "models/load/speculator.h"
 
 struct engine;
+struct profile;
 
 /* What a played step takes: its ranks, and what goes by besides until it is taken in. */
 struct played_step {
@@ -125,6 +126,8 @@ enum engine_in {
                    ranges; or why  the order is refused */
     IN_METRICS, /* answered by EV_REPLY: payload char * text */
     IN_STATE,   /* answered by EV_REPLY: payload char * JSON (requests, queues, KV, policy) */
+    IN_PROFILE, /* answered by EV_REPLY: payload char * JSON, what the ranks have counted of their steps
+                   (engine/profile_report.h); E_UNSUPPORTED: their ops are not watched */
     IN_PULSE, /* n: the newest switch (its serial) that the asker knows. Answered by EV_REPLY: payload char * JSON, what
                  happened since the last IN_PULSE: for one watcher, who looks a few times a second */
     IN_ROLLBACK,           /* the previous good policy becomes live again; answered by EV_REPLY */
@@ -226,5 +229,7 @@ int64_t engine_started_ns(const struct engine *engine);
 const struct policy *engine_policy(const struct engine *engine); /* the live one; the engine's thread */
 const struct plan *engine_plan(const struct engine *engine);     /* what was decided last; valid while its step runs */
 const struct world *engine_world(const struct engine *engine);   /* for drivers and tests on the engine's thread */
+bool engine_profile(const struct engine *engine, struct profile *out); /* false: ops are not watched; any thread */
+void engine_probe(const struct engine *engine); /* the ranks' peaks once more, once engine_run has returned */
 
 #endif

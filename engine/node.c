@@ -135,7 +135,7 @@ static int open_comms(struct node *n, const struct engine_setup *s, struct err *
     return comm_pool_open(&n->comms, &p, e);
 }
 
-/* The seat of one rank, opened by its own thread. */
+/* What one rank does by its own thread, such as opening its seat. */
 struct seating {
     struct rank_job job;
     const struct node *node;
@@ -154,7 +154,7 @@ static int take_draft_seat(void *ctx, struct err *e)
     return drafter_sit(s->node->drafter, s->rank, rank_device(s->node->ranks[s->rank]), e);
 }
 
-static int open_seats(struct node *n, int (*take)(void *ctx, struct err *e), struct err *e)
+static int by_each_rank(const struct node *n, int (*take)(void *ctx, struct err *e), struct err *e)
 {
     struct seating seats[MAX_RANKS];
     int rc = 0;
@@ -192,7 +192,7 @@ static int open_pool(struct node *n, const struct engine_setup *s, struct err *e
                                                .ranks = ranks,
                                                .devices = devices},
                       e));
-    TRY(open_seats(n, take_pool_seat, e));
+    TRY(by_each_rank(n, take_pool_seat, e));
     for (int i = 0; i < n->n_ranks; i++)
         rank_join(n->ranks[i], ffn_pool_seat(n->pool, i));
     return 0;
@@ -225,10 +225,33 @@ static int open_drafter(struct node *n, const struct engine_setup *s, struct err
                                           .vocab = model_config(s->model)->vocab}};
     rank_do(n->ranks[0], &o.job);
     TRY(rank_await(n->ranks[0], &o.job, e));
-    TRY(open_seats(n, take_draft_seat, e));
+    TRY(by_each_rank(n, take_draft_seat, e));
     for (int i = 0; i < n->n_ranks; i++)
         rank_draft_with(n->ranks[i], drafter_seat(n->drafter, i));
     return 0;
+}
+
+static int take_peaks(void *ctx, struct err *e)
+{
+    const struct seating *s = ctx;
+    (void)e;
+    rank_probe(s->node->ranks[s->rank]);
+    return 0;
+}
+
+/* All at the same time, as they share the machine's memory when they compute. */
+int node_probe(const struct node *n, struct err *e)
+{
+    return by_each_rank(n, take_peaks, e);
+}
+
+bool node_profile(const struct node *n, struct profile *out)
+{
+    *out = (struct profile){0};
+    for (int i = 0; i < n->n_ranks; i++)
+        if (!rank_add_profile(n->ranks[i], out))
+            return false;
+    return true;
 }
 
 static void allow_stages(struct node_shape *shape, const struct engine_setup *s)
@@ -449,6 +472,8 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
         rc = open_pool(n, s, e);
     if (!rc)
         rc = open_drafter(n, s, e);
+    if (!rc)
+        rc = s->ops->probe ? node_probe(n, e) : 0;
     if (!rc)
         rc = take_shape(n, s, e);
     if (!rc && s->play)

@@ -6,6 +6,7 @@
 
 #include "engine/engine.h"
 #include "engine/exec/rank.h"
+#include "kernels/profile.h"
 
 struct node {
     struct rank *ranks[MAX_RANKS];
@@ -37,5 +38,9 @@ void node_close(struct node *n); /* does what was posted first; a zeroed node is
 /* Its memory for KV of all ranks; NULL: there is none, or nothing is computed here. */
 const struct kv_space *node_host_kv(const struct node *n);
 void node_facts(const struct node *n, const struct engine_setup *s, struct node_facts *out);
+/* What its ranks can do at most, for the profile, measured while nothing runs; nothing where ops are not watched. */
+int node_probe(const struct node *n, struct err *e);
+/* What its ranks have counted of their steps. False: their ops are not watched. */
+bool node_profile(const struct node *n, struct profile *out);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine_state.h"
+#include "engine/profile_report.h"
 
 void engine_reply(struct engine *engine, uint64_t tag, int code, char *text, size_t n)
 {
@@ -103,6 +104,18 @@ static void tell_history(struct engine *engine, const struct engine_message *m)
     engine_reply_with(engine, m->tag, rc, &out);
 }
 
+static void tell_profile(struct engine *engine, uint64_t tag)
+{
+    struct buf out = {0};
+    struct profile p;
+    bool watched = engine_profile(engine, &p);
+    if (watched)
+        profile_json(&p, &out);
+    else
+        buf_puts(&out, "no profile is kept: start the server with --profile");
+    engine_reply_with(engine, tag, watched ? 0 : E_UNSUPPORTED, &out);
+}
+
 /* The one beside the live one, after what was asked for. */
 static void reply_shadow(struct engine *engine, uint64_t tag, int rc, const struct err *e)
 {
@@ -195,6 +208,9 @@ void engine_obey(struct engine *engine, struct engine_message *m)
         break;
     case IN_CANARY_STATE:
         reply_canary(engine, m->tag, 0, &none);
+        break;
+    case IN_PROFILE:
+        tell_profile(engine, m->tag);
         break;
     default:
         tell_history(engine, m);

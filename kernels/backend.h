@@ -33,6 +33,7 @@ struct device;
 struct sim_machine;
 struct sim_outside;
 struct draft_ops;
+struct profile;
 struct comm; /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its
                 own rank */
 struct weight; /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
@@ -222,10 +223,22 @@ enum linear_in {
     LINEAR_SWIGLU, /* silu(x) * x2 */
 };
 
+/* Whose product it is, for profiles: no result depends on it. */
+enum linear_place {
+    LINEAR_ELSEWHERE,
+    LINEAR_QKV,
+    LINEAR_ATTENTION_OUT,
+    LINEAR_GATE_UP,
+    LINEAR_DOWN,
+    LINEAR_HEAD,
+    LINEAR_DRAFT, /* of draft heads */
+};
+
 enum { LINEAR_MAX_OUT = 3 };
 /* y_i = in(x) W_i^T + bias_i, for up to three weights that share the input. */
 struct linear_args {
     enum linear_in in;
+    enum linear_place place;
     struct act x, x2;
     const float *gain; /* [cols], device memory */
     float eps;
@@ -473,6 +486,16 @@ struct backend_ops {
     void (*reduce)(struct device *d, const struct reduce_args *a);
     /* Optional: can members on these devices use COMM_LIBRARY? NULL: never. */
     bool (*reduces_by_library)(struct device *const *devices, int n);
+
+    /* Optional (NULL: such machines keep no profile). Makes these ops, a copy of the machine's own that is the
+     * caller's, into ones whose devices keep a profile of their steps, op by op (profile.h). Nothing else changes, not
+     * a bit of a result. It fills in the two below, which are NULL otherwise. */
+    void (*watch)(struct backend_ops *ops);
+    /* Measures what the machine can do at most, for the profile; outside of steps, while nothing else runs. May be done
+     * again: the best counts. */
+    void (*probe)(struct device *d);
+    /* Adds what the device has counted so far to *sum; any thread, while d is open. */
+    void (*add_profile)(struct device *d, struct profile *sum);
 };
 
 const struct backend_ops *backend_cpu(void);

@@ -194,6 +194,9 @@ int machine_backend(const struct opts *o, backend_finder *find, const struct bac
     if (o->cpu_precision && strcmp((*out)->name, "cpu") != 0)
         return err_set(e, E_INPUT, "--cpu-precision %s: --device %s has no such choice; it is for --device cpu",
                        o->cpu_precision, (*out)->name);
+    if (o->profile && !(*out)->watch)
+        return err_set(e, E_INPUT, "--profile: --device %s keeps no profile of its ops; it is for --device cpu",
+                       (*out)->name);
     if (o->devices && !(*out)->n_devices)
         return err_set(e, E_INPUT, "--devices is for GPUs: give --device cuda, too");
     return 0;

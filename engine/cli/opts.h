@@ -88,7 +88,7 @@ struct opts {
     char *device, *isa, *devices; /* devices: NULL: in turn */
     char *cpu_precision;          /* high, fast; NULL: fast, where there is a choice */
     char *graph_sizes;            /* NULL: the usual ones */
-    bool invariant, enforce_eager, warmup;
+    bool invariant, enforce_eager, warmup, profile;
     bool async_scheduling;
     int64_t run_ahead;
     int64_t threads;

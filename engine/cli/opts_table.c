@@ -220,6 +220,10 @@ static const struct opt_row rows[] = {
      "what products round their inputs to: fast (the default), in less time: eight bits with quantised weights, "
      "bfloat16 with F16 and BF16 ones; high: sixteen bits, and nothing (docs/numbers.md says what both cost). Both are "
      "the same bits in every layout"},
+    {"profile", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(profile), NULL, "false", 0, 0, NULL,
+     "--device cpu: time each op of the steps, and print at the end a table of them: time, share, wait for threads, "
+     "bytes and operations beside what the machine can do, apart for steps of 1, 2-16 and more rows; serve: also at "
+     "/admin/profile. The answers are the same"},
     {"hardware", NULL, 0, OPT_TEXT, GROUP_MACHINE, IN_SIMULATE, AT(hardware), "NAME|FILE", NULL, 0, 0, NULL,
      "the machine to simulate: a description of it, or NAME for models/hardware/NAME.json; its devices are the ranks"},
     {"model", NULL, 'm', OPT_TEXT, GROUP_MODEL, IN_SIMULATE, AT(model), "NAME|FILE", NULL, 0, 0, NULL,

@@ -194,6 +194,7 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     const struct opts *o = &a->opts;
     struct engine_setup s = {.model = a->model, .clock = &a->clock, .threaded = true};
     TRY(machine_backend(o, backend_find, &s.ops, e));
+    app_watch_ops(a, &s);
     if (!o->threads && strcmp(s.ops->name, "cpu") == 0)
         say_cores();
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
@@ -362,8 +363,10 @@ void app_stop_engine(struct app *a)
     if (a->engine_thread)
         queue_post(engine_inbox(a->engine), &(struct engine_message){.kind = IN_STOP});
     thread_join(a->engine_thread);
-    if (a->engine_thread)
+    if (a->engine_thread) {
         app_keep_drafts(a);
+        app_say_profile(a);
+    }
     a->engine_thread = NULL;
 }
 

@@ -28,6 +28,7 @@ struct app {
     struct opts opts;
     struct clock clock;
     struct sim_machine *machine; /* simulate; NULL: fixed costs */
+    struct backend_ops watched;  /* of --profile */
     struct model *model;
     struct gguf *tokenizer_gguf; /* --tokenizer */
     struct tokenizer *tokenizer;
@@ -91,6 +92,14 @@ int app_start_lua_untimed(struct app *a, int n_ranks, struct err *e);
 /* A policy as --policy names it (engine/cli/policy_ref.h), with these params where it has none of its own. The caller
  * destroys it. */
 int app_load_policy(struct app *a, const char *asked, const struct strings *given, struct policy *out, struct err *e);
+
+/* ---- profiling.c */
+
+/* Where there is to be a profile, the ops become watched ones, which lie in a. */
+void app_watch_ops(struct app *a, struct engine_setup *s);
+/* What the ranks have counted, on standard error, or where a server runs in its log; nothing without --profile. Once
+ * the engine's thread has ended. */
+void app_say_profile(const struct app *a);
 
 /* ---- drafting.c */
 

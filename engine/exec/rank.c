@@ -141,6 +141,20 @@ void rank_release(struct rank *r, void *p)
     r->setup.ops->release(r->device, p);
 }
 
+void rank_probe(struct rank *r)
+{
+    if (r->setup.ops->probe)
+        r->setup.ops->probe(r->device);
+}
+
+bool rank_add_profile(const struct rank *r, struct profile *sum)
+{
+    if (!r->setup.ops->add_profile)
+        return false;
+    r->setup.ops->add_profile(r->device, sum);
+    return true;
+}
+
 size_t rank_weight_bytes(const struct rank *r)
 {
     const struct device_budget *b = &r->facts.budget;

@@ -63,8 +63,10 @@ struct rank_job {
 void rank_do(struct rank *r, struct rank_job *j);
 int rank_await(struct rank *r, struct rank_job *j, struct err *e);
 const struct device_facts *rank_facts(const struct rank *r);
-struct device *rank_device(const struct rank *r);   /* for the communicator pool, before rank_start */
-void rank_release(struct rank *r, void *p);         /* memory of its device that was taken beside it; once stopped */
+struct device *rank_device(const struct rank *r); /* for the communicator pool, before rank_start */
+void rank_release(struct rank *r, void *p);       /* memory of its device that was taken beside it; once stopped */
+void rank_probe(struct rank *r); /* its peaks, for profiles; on its own thread. Nothing where nothing is watched */
+bool rank_add_profile(const struct rank *r, struct profile *sum); /* false: nothing is watched. Any thread */
 size_t rank_weight_bytes(const struct rank *r);     /* its own, copies included: 0 when it shares another's */
 struct weights *rank_weights(const struct rank *r); /* borrowed: for the FFN pool */
 /* Its steps guess with a draft model, in this seat. Before rank_start. */

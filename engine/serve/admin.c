@@ -351,6 +351,11 @@ static void delete_canary(struct admin *a, struct http_exchange *x)
     ask(a, x, IN_CANARY_END, NULL, story_came);
 }
 
+static void get_profile(struct admin *a, struct http_exchange *x)
+{
+    ask(a, x, IN_PROFILE, NULL, story_came);
+}
+
 static void get_requests(struct admin *a, struct http_exchange *x)
 {
     long n = read_count(x, "slowest", 10, STORY_ASKED_MOST);
@@ -477,6 +482,7 @@ static const struct {
     {HTTP_GET, "/admin/canary", get_canary, false},
     {HTTP_DELETE, "/admin/canary", delete_canary, false},
     {HTTP_GET, "/admin/decisions", get_decisions, false},
+    {HTTP_GET, "/admin/profile", get_profile, false},
     {HTTP_GET, "/admin/requests", get_requests, false},
     {HTTP_GET, "/admin/requests/", get_request, false},
     {HTTP_POST, "/admin/reset_prefix_cache", post_reset, false},

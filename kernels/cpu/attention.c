@@ -87,13 +87,13 @@ static int place_in_tree(const struct batch_seq *s, int row)
     return s->tree ? s->pos0 + row - s->row0 - s->tree->first : -1;
 }
 
-static int position_of(const struct batch_seq *s, int row)
+int cpu_row_position(const struct batch_seq *s, int row)
 {
     int at = place_in_tree(s, row);
     return at < 0 ? s->pos0 + row - s->row0 : s->tree->first + path_of(s->tree, at, NULL) - 1;
 }
 
-static int first_seen(const struct attention_args *a, int position)
+int cpu_first_seen(const struct attention_args *a, int position)
 {
     return a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
 }
@@ -121,8 +121,8 @@ static void load_queries(const struct attn_call *c, const struct attn_item *it, 
                 to[i] = q[i] * scale;
             if (c->d->opts.fast)
                 round_query(c, to, s->q_half + (size_t)n * half_dim(c->dim));
-            s->hi[n] = position_of(seq, r) + 1;
-            s->lo[n] = first_seen(a, s->hi[n] - 1);
+            s->hi[n] = cpu_row_position(seq, r) + 1;
+            s->lo[n] = cpu_first_seen(a, s->hi[n] - 1);
             s->m[n] = -__builtin_inff();
             s->l[n] = 0;
         }
@@ -301,13 +301,13 @@ struct cutting {
 static void cut_rows(struct attn_call *c, struct attn_item it, const struct cutting *cut, size_t *floats, bool fill)
 {
     const struct batch_seq *seq = &c->d->batch->seqs[it.seq];
-    int first = position_of(seq, it.row0), last = position_of(seq, it.row0 + it.n_rows - 1);
+    int first = cpu_row_position(seq, it.row0), last = cpu_row_position(seq, it.row0 + it.n_rows - 1);
     for (int i = 0; i < it.n_rows && seq->tree; i++) {
-        int p = position_of(seq, it.row0 + i);
+        int p = cpu_row_position(seq, it.row0 + i);
         first = p < first ? p : first;
         last = p > last ? p : last;
     }
-    int leaf0 = first_seen(c->a, first) / ATTN_LEAF, leaf1 = last / ATTN_LEAF + 1;
+    int leaf0 = cpu_first_seen(c->a, first) / ATTN_LEAF, leaf1 = last / ATTN_LEAF + 1;
     size_t n_q = (size_t)(it.n_rows * it.n_heads);
     bool together = it.n_rows == 1 || !seq->tree; /* of a tree's rows each lays its results out by itself */
     bool split = cut->leaves_per_item > 0 && together && leaf1 - leaf0 > cut->leaves_per_item;

@@ -9,6 +9,7 @@
 #include "engine/base/cores.h"
 #include "engine/base/mem.h"
 #include "kernels/cpu/collective.h"
+#include "kernels/cpu/profile.h"
 
 static const struct cpu_kernels *pick_avx2(void)
 {
@@ -305,6 +306,7 @@ const struct backend_ops *backend_cpu(void)
         .comm_reset = rendezvous_reset,
         .exchange = cpu_exchange,
         .reduce = cpu_reduce,
+        .watch = cpu_watch,
     };
     return &ops;
 }

@@ -12,6 +12,7 @@
 #include "kernels/draft.h"
 
 struct attn_item;
+struct watch;
 
 /* Grows, never shrinks; contents are not kept. */
 struct scratch {
@@ -39,6 +40,7 @@ struct device {
     struct scratch attention;        /* items, partial results */
     struct scratch attention_thread; /* [n_threads] tiles */
     struct scratch sampling;         /* cpu_sample's own */
+    struct watch *watch;             /* profile.c's; NULL: nothing is counted */
 };
 
 /* Makes s hold at least `bytes`, aligned to 64. False, with a sticky error, when there is not so much memory. */
@@ -63,6 +65,8 @@ void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_
 void cpu_kv_move(struct device *d, const struct kv_move *m);
 void cpu_kv_pack(struct device *d, const struct kv_pack *p);
 void cpu_attention(struct device *d, const struct attention_args *a);
+int cpu_row_position(const struct batch_seq *s, int row);         /* of a row of s */
+int cpu_first_seen(const struct attention_args *a, int position); /* the first position that a row there attends to */
 void cpu_gather(struct device *d, struct act x, int row0, struct act y, int first, int n);
 /* sample.c: results[first .. first+n) of the batch from logits [n, vocab]. */
 void cpu_sample(struct device *d, struct act logits, int vocab, int first, int n);

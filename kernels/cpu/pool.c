@@ -8,12 +8,18 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "kernels/futex.h"
 
 /* How long to poll with pause, and then how long with yield, before sleeping. */
 enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000 };
+
+/* Of one thread: how long it was inside of items. */
+struct busy {
+    _Alignas(64) int64_t ns;
+};
 
 struct helper {
     struct pool *pool;
@@ -36,12 +42,26 @@ struct pool {
     _Atomic bool stop;
     int n_threads;
     struct helper *helpers;
+    struct busy *busy; /* [n_threads] when it is watched, else NULL */
+    struct clock clock;
+    int64_t run_ns; /* when it is watched */
 };
+
+/* When a thread of a watched pool begins with items (since 0), or has done one, which took from `since` on. The caller
+ * sees that, as it comes before `left` is counted down. */
+static int64_t note_item(struct pool *p, int thread, int64_t since)
+{
+    int64_t now = clock_now(&p->clock);
+    if (since)
+        p->busy[thread].ns += now - since;
+    return now;
+}
 
 /* Claims and runs items of job `number` until there are none. */
 static void work(struct pool *p, uint32_t number, int thread)
 {
     uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
+    int64_t since = 0;
     while ((uint32_t)(c >> 32) == number) {
         pool_fn *fn = atomic_load_explicit(&p->fn, memory_order_acquire);
         void *ctx = atomic_load_explicit(&p->ctx, memory_order_acquire);
@@ -50,7 +70,11 @@ static void work(struct pool *p, uint32_t number, int thread)
             return;
         if (!atomic_compare_exchange_weak_explicit(&p->claim, &c, c + 1, memory_order_acq_rel, memory_order_acquire))
             continue;
+        if (p->busy && !since)
+            since = note_item(p, thread, 0);
         fn(ctx, (int)item, thread);
+        if (p->busy)
+            since = note_item(p, thread, since);
         if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps))
             futex_wake(&p->left, 1);
         c = atomic_load_explicit(&p->claim, memory_order_acquire);
@@ -123,6 +147,7 @@ void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx)
             fn(ctx, i, 0);
         return;
     }
+    int64_t begun = p->busy ? clock_now(&p->clock) : 0;
     uint32_t job = atomic_load_explicit(&p->job, memory_order_relaxed) + 1;
     atomic_store_explicit(&p->claim, (uint64_t)job << 32 | UINT32_MAX, memory_order_release);
     atomic_store_explicit(&p->fn, fn, memory_order_release);
@@ -133,6 +158,23 @@ void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx)
     publish(p, job);
     work(p, job, 0);
     wait_all(p);
+    if (p->busy)
+        p->run_ns += clock_now(&p->clock) - begun;
+}
+
+int pool_watch(struct pool *p, struct err *e)
+{
+    clock_init_real(&p->clock);
+    p->busy = mem_try_aligned((size_t)p->n_threads * sizeof *p->busy, 64);
+    return p->busy ? 0 : err_set(e, E_FULL, "no memory to watch %d threads", p->n_threads);
+}
+
+struct pool_time pool_watched(const struct pool *p)
+{
+    int64_t busy = 0;
+    for (int i = 0; i < p->n_threads && p->busy; i++)
+        busy += p->busy[i].ns;
+    return (struct pool_time){p->run_ns, p->run_ns - busy / p->n_threads};
 }
 
 int pool_open(struct pool **out, int n_threads, struct err *e)
@@ -167,6 +209,7 @@ void pool_close(struct pool *p)
     for (int i = 1; i < p->n_threads; i++)
         thread_join(p->helpers[i].thread);
     mem_free(p->helpers);
+    mem_free(p->busy);
     mem_free(p);
 }
 

@@ -5,6 +5,8 @@
 #ifndef CPU_POOL_H
 #define CPU_POOL_H
 
+#include <stdint.h>
+
 #include "engine/base/err.h"
 
 struct pool;
@@ -17,5 +19,14 @@ void pool_close(struct pool *p);
 int pool_threads(const struct pool *p);
 /* Runs fn for items 0 .. n_items-1, in any order, on any threads. Writes of the items are visible when it returns. */
 void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx);
+
+/* What pool_run has taken since pool_watch where it had items for more than one thread, in ns: all of it, and of that
+ * what a thread was without an item for, on average: until it woke up, and until the last one was done. */
+struct pool_time {
+    int64_t run_ns, wait_ns;
+};
+/* From now on pool_run looks at the clock, once for each item. E_FULL. Neither this nor pool_watched while it runs. */
+int pool_watch(struct pool *p, struct err *e);
+struct pool_time pool_watched(const struct pool *p); /* zeros: nobody watches */
 
 #endif

@@ -3,6 +3,7 @@
 void forward_ffn(const struct backend_ops *ops, struct device *d, const struct ffn_job *j)
 {
     struct linear_args gate_up = {.in = LINEAR_NORM,
+                                  .place = LINEAR_GATE_UP,
                                   .x = j->x,
                                   .gain = j->gain,
                                   .eps = j->eps,
@@ -10,6 +11,7 @@ void forward_ffn(const struct backend_ops *ops, struct device *d, const struct f
                                   .n_out = 2,
                                   .out = {{j->gate, NULL, j->gate_out}, {j->up, NULL, j->up_out}}};
     struct linear_args down = {.in = LINEAR_SWIGLU,
+                               .place = LINEAR_DOWN,
                                .x = j->gate_out,
                                .x2 = j->up_out,
                                .rows = j->rows,

@@ -285,6 +285,7 @@ static void multiply(const struct heads *h, const struct head *head, struct act 
     const struct heads_weights *w = h->w;
     for (int g = 0; g < speculator_gates(&w->config); g++) {
         struct linear_args a = {.in = first && w->input_gain ? LINEAR_NORM : LINEAR_PLAIN,
+                                .place = LINEAR_DRAFT,
                                 .x = x,
                                 .gain = w->input_gain,
                                 .eps = eps,
@@ -311,6 +312,7 @@ static void run_head(struct heads *h, int i, struct bunch *b)
                                    .c = h->c,
                                    .h = h->h};
     struct linear_args out = {.in = LINEAR_PLAIN,
+                              .place = LINEAR_DRAFT,
                               .x = h->h,
                               .rows = b->n,
                               .n_out = 1,

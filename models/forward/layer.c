@@ -64,6 +64,7 @@ void run_qkv_proj(struct run *r, int layer)
     const struct forward_scratch *s = &r->s;
     struct linear_args qkv = {
         .in = LINEAR_NORM,
+        .place = LINEAR_QKV,
         .x = s->x,
         .gain = w->attn_norm,
         .eps = c->norm_eps,
@@ -131,6 +132,7 @@ void run_attend(struct run *r, int layer)
  * the planes. With tp 1 there is one node, which adds to y directly. */
 struct row_parallel {
     enum linear_in in;
+    enum linear_place place;
     struct act x, x2;
     const struct wview *nodes;
     int n_nodes, rows;
@@ -161,6 +163,7 @@ static void add_row_parallel(struct run *r, const struct row_parallel *p)
         int cols = p->nodes[i].cols;
         struct act y = whole ? p->y : window(r, p->planes, i * p->rows, 0, p->y.cols);
         struct linear_args a = {.in = p->in,
+                                .place = p->place,
                                 .x = window(r, p->x, 0, col, cols),
                                 .x2 = window(r, p->x2, 0, col, cols),
                                 .rows = p->rows,
@@ -186,6 +189,7 @@ static void add_row_parallel(struct run *r, const struct row_parallel *p)
 void run_add_o_proj(struct run *r, int layer, struct act attn, struct act x, int rows)
 {
     struct row_parallel o = {.in = LINEAR_PLAIN,
+                             .place = LINEAR_ATTENTION_OUT,
                              .x = attn,
                              .nodes = r->w->layers[layer].o,
                              .n_nodes = r->w->n_o,
@@ -207,6 +211,7 @@ static void add_gate_up(struct run *r, const struct ffn_rows *f)
 {
     const struct forward_scratch *s = &r->s;
     struct linear_args gate_up = {.in = LINEAR_NORM,
+                                  .place = LINEAR_GATE_UP,
                                   .x = f->x,
                                   .gain = r->w->layers[f->layer].ffn_norm,
                                   .eps = r->f->config->norm_eps,
@@ -220,6 +225,7 @@ static void add_gate_up(struct run *r, const struct ffn_rows *f)
 static void add_down(struct run *r, const struct ffn_rows *f)
 {
     struct row_parallel down = {.in = LINEAR_SWIGLU,
+                                .place = LINEAR_DOWN,
                                 .x = r->s.gate,
                                 .x2 = r->s.up,
                                 .nodes = f->down,

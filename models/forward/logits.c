@@ -110,6 +110,7 @@ void run_sample_chunk(struct run *r, struct span chunk)
     if (r->sh->layout.sp > 1)
         all_gather_hidden(r, chunk);
     struct linear_args head = {.in = LINEAR_NORM,
+                               .place = LINEAR_HEAD,
                                .x = s->last_all,
                                .gain = r->w->out_norm,
                                .eps = r->f->config->norm_eps,

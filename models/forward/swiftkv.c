@@ -34,6 +34,7 @@ static void cache_layer(struct run *r, int layer)
     const struct layer_weights *w = &r->w->layers[layer];
     const struct forward_scratch *s = &r->s;
     struct linear_args kv = {.in = LINEAR_NORM,
+                             .place = LINEAR_QKV,
                              .x = s->x,
                              .gain = r->w->kv_norm,
                              .eps = r->f->config->norm_eps,
@@ -108,6 +109,7 @@ static void run_chunk_layer(struct run *r, int layer, struct span chunk, int min
     const struct forward_scratch *s = &r->s;
     bool sp = r->sh->layout.sp > 1;
     struct linear_args q = {.in = LINEAR_NORM,
+                            .place = LINEAR_QKV,
                             .x = x,
                             .gain = w->attn_norm,
                             .eps = r->f->config->norm_eps,

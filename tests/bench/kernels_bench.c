@@ -18,7 +18,7 @@
 #include "engine/base/rng.h"
 #include "engine/base/thread.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/pool.h"
+#include "kernels/cpu/probe.h"
 
 enum { REPEATS = 7, PROBE_MIB = 256 };
 
@@ -26,7 +26,7 @@ struct bench {
     const struct backend_ops *ops;
     struct device *device;
     struct pool *pool; /* of the probes */
-    uint8_t *memory;   /* PROBE_MIB per thread */
+    struct probe *probe;
     int n_threads, only_rows;
     const char *isa, *only_type;
     bool cpu_time, fast;
@@ -66,113 +66,21 @@ static double measure(struct bench *b, void (*fn)(struct bench *, void *), void 
 
 /* ---- probes ---- */
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-enum { PROBE_LOOPS = 200000, CHAINS = 10 };
-
-/* 32 products and 16 sums an instruction, the way 4-bit weights are multiplied: each vpmaddubsw with the vpaddw that it
- * needs. */
-__attribute__((target("avx2"))) static void int8_item(void *ctx, int item, int thread)
+static double best_rate(struct bench *b, enum probe_kind what, int runs)
 {
-    (void)ctx, (void)item, (void)thread;
-    for (int n = 0; n < PROBE_LOOPS; n++)
-        __asm__ volatile(".irp r,0,1,2,3,4,5,6,7,8,9\n"
-                         "vpmaddubsw %%ymm15, %%ymm14, %%ymm13\n"
-                         "vpaddw %%ymm13, %%ymm\\r, %%ymm\\r\n"
-                         ".endr" ::
-                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm13");
-    _mm256_zeroupper();
-}
-
-__attribute__((target("avx2,fma"))) static void f32_item(void *ctx, int item, int thread)
-{
-    __m256 acc[CHAINS], w = _mm256_set1_ps(0.5f), x = _mm256_set1_ps(1.0f);
-    (void)thread;
-    for (int i = 0; i < CHAINS; i++)
-        acc[i] = _mm256_setzero_ps();
-    for (int n = 0; n < PROBE_LOOPS; n++)
-        _Pragma("GCC unroll 10") for (int i = 0; i < CHAINS; i++) acc[i] = _mm256_fmadd_ps(acc[i], w, x);
-    for (int i = 1; i < CHAINS; i++)
-        acc[0] = _mm256_add_ps(acc[0], acc[i]);
-    _mm256_storeu_ps((float *)ctx + 8 * item, acc[0]);
-}
-
-/* 64 products and as many sums an instruction. */
-__attribute__((target("avx512f,avx512vnni"))) static void vnni_item(void *ctx, int item, int thread)
-{
-    (void)ctx, (void)item, (void)thread;
-    for (int n = 0; n < PROBE_LOOPS; n++)
-        __asm__ volatile(".irp r,0,1,2,3,4,5,6,7,8,9\n"
-                         "vpdpbusd %%zmm15, %%zmm14, %%zmm\\r\n"
-                         ".endr" ::
-                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9");
-    _mm256_zeroupper();
-}
-
-__attribute__((target("avx512f"))) static void wide_f32_item(void *ctx, int item, int thread)
-{
-    __m512 acc[CHAINS], w = _mm512_set1_ps(0.5f), x = _mm512_set1_ps(1.0f);
-    (void)thread;
-    for (int i = 0; i < CHAINS; i++)
-        acc[i] = _mm512_setzero_ps();
-    for (int n = 0; n < PROBE_LOOPS; n++)
-        _Pragma("GCC unroll 10") for (int i = 0; i < CHAINS; i++) acc[i] = _mm512_fmadd_ps(acc[i], w, x);
-    for (int i = 1; i < CHAINS; i++)
-        acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    _mm512_storeu_ps((float *)ctx + 16 * item, acc[0]);
-}
-
-static double probe(struct bench *b, pool_fn *fn, double ops_per_instruction)
-{
-    static _Alignas(64) uint8_t sink[64 * 32];
     double best = 0;
-    for (int r = 0; r < 3; r++) {
-        double start = now(b);
-        pool_run(b->pool, b->n_threads, fn, sink);
-        double rate = ops_per_instruction * PROBE_LOOPS * CHAINS * b->n_threads / (now(b) - start);
+    for (int r = 0; r < runs; r++) {
+        double start = now(b), done = probe_run(b->probe, what), rate = done / (now(b) - start);
         best = rate > best ? rate : best;
     }
     return best;
 }
-#endif
-
-static void read_item(void *ctx, int item, int thread)
-{
-    struct bench *b = ctx;
-    const uint64_t *p = (const uint64_t *)(b->memory + ((size_t)item << 20));
-    uint64_t sum[8] = {0};
-    (void)thread;
-    for (size_t i = 0; i < (1 << 20) / 8; i += 8)
-        for (int k = 0; k < 8; k++)
-            sum[k] += p[i + (size_t)k];
-    for (int k = 1; k < 8; k++)
-        sum[0] += sum[k];
-    __asm__ volatile("" : : "r"(sum[0]));
-}
-
-#if defined(__x86_64__)
-static bool uses_avx512(const struct bench *b)
-{
-    bool asked = !b->isa || strcmp(b->isa, "auto") == 0 || strcmp(b->isa, "avx512") == 0;
-    return asked && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
-}
-#endif
 
 static void run_probes(struct bench *b)
 {
-#if defined(__x86_64__)
-    if (uses_avx512(b)) {
-        b->int8_ops = probe(b, vnni_item, 128);
-        b->f32_ops = probe(b, wide_f32_item, 32);
-    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        b->int8_ops = probe(b, int8_item, 64);
-        b->f32_ops = probe(b, f32_item, 16);
-    }
-#endif
-    int mib = PROBE_MIB * b->n_threads;
-    double start = now(b);
-    pool_run(b->pool, mib, read_item, b);
-    b->bandwidth = (double)mib * (1 << 20) / (now(b) - start);
+    b->int8_ops = best_rate(b, PROBE_INT8, 3);
+    b->f32_ops = best_rate(b, PROBE_F32, 3);
+    b->bandwidth = best_rate(b, PROBE_READ, 1);
 }
 
 /* ---- linear ---- */
@@ -391,11 +299,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "%s\n", e.code ? e.text : "threads must be positive");
         return 1;
     }
-    b.memory = mem_try_aligned((size_t)PROBE_MIB * (size_t)b.n_threads << 20, 4096);
-    ASSERT(b.memory);
-    memset(b.memory, 1, (size_t)PROBE_MIB * (size_t)b.n_threads << 20);
     struct device_facts f;
     b.ops->facts(b.device, &f);
+    ASSERT(probe_open(&b.probe, b.pool, f.isa, PROBE_MIB * b.n_threads, &e) == 0);
     printf("%s\n", f.name);
     bool all = strcmp(what, "all") == 0;
     if (all || strcmp(what, "linear") == 0)
@@ -404,8 +310,8 @@ int main(int argc, char **argv)
         attention_table(&b);
     if (all || strcmp(what, "load") == 0)
         load_table(&b);
+    probe_close(b.probe);
     pool_close(b.pool);
     b.ops->close(b.device);
-    mem_free(b.memory);
     return 0;
 }

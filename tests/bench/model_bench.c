@@ -7,7 +7,9 @@
  *                    draft tokens is verified: seconds
  *   bandwidth        bytes per second that THREADS threads read from memory
  *
- * usage: model_bench MODEL THREADS [ISA [high|fast]] */
+ *
+ * usage: model_bench MODEL THREADS [ISA [high|fast [profile]]]
+ *   profile  all steps by op, on standard error at the end; those that fill a cache are among them */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,8 @@
 #include "engine/base/rng.h"
 #include "engine/base/thread.h"
 #include "engine/exec/weights.h"
+#include "engine/profile_report.h"
+#include "kernels/cpu/probe.h"
 #include "models/forward/forward.h"
 
 enum {
@@ -28,10 +32,11 @@ enum {
     BLOCK = 16,
     SEQ_BLOCKS = SEQ_TOKENS / BLOCK
 };
-enum { PROBE_THREADS = 64 };
+enum { PROBE_MIB = 512 };
 
 struct bench {
     const struct backend_ops *ops;
+    struct backend_ops watched;
     struct model *model;
     struct device *device;
     struct weights *weights;
@@ -50,18 +55,44 @@ struct bench {
     struct rng rng;
 };
 
-static int open_bench(struct bench *b, const char *path, const char *isa, bool fast, struct err *e)
+static void watch_ops(struct bench *b)
 {
-    const struct device_opts o = {
-        .n_threads = b->n_threads, .isa = isa, .fast = fast, .max_rows = MAX_ROWS, .max_logits = MAX_LOGITS};
+    b->watched = *b->ops;
+    b->ops->watch(&b->watched);
+    b->ops = &b->watched;
+}
+
+static void say_profile(struct bench *b)
+{
+    struct profile p = {0};
+    struct buf table = {0};
+    b->ops->add_profile(b->device, &p);
+    profile_table(&p, &table);
+    fprintf(stderr, "%s", table.data);
+    buf_free(&table);
+}
+
+/* The words of the command line. */
+static int open_bench(struct bench *b, int argc, char **argv, struct err *e)
+{
+    bool profile = argc > 5 && strcmp(argv[5], "profile") == 0;
+    const struct device_opts o = {.n_threads = b->n_threads,
+                                  .isa = argc > 3 ? argv[3] : "auto",
+                                  .fast = argc > 4 && strcmp(argv[4], "fast") == 0,
+                                  .max_rows = MAX_ROWS,
+                                  .max_logits = MAX_LOGITS};
     b->ops = backend_cpu();
-    TRY(model_open_gguf(&b->model, path, e));
+    if (profile)
+        watch_ops(b);
+    TRY(model_open_gguf(&b->model, argv[1], e));
     TRY(b->ops->open(&b->device, &o, e));
+    if (profile)
+        b->ops->probe(b->device);
     TRY(weights_load(&b->weights,
                      &(struct weights_setup){.model = b->model, .ops = b->ops, .device = b->device, .n_ranks = 1}, e));
     model_loaded(b->model);
     const struct model_config *c = model_config(b->model);
-    enum dtype type = fast ? DT_BF16 : DT_F16; /* what --kv-cache-dtype auto is */
+    enum dtype type = o.fast ? DT_BF16 : DT_F16; /* what --kv-cache-dtype auto is */
     b->kv = (struct kv_space){.block_bytes = b->ops->kv_block_bytes(type, BLOCK, c->n_kv_heads, c->head_dim),
                               .n_blocks = MAX_SEQS * SEQ_BLOCKS,
                               .n_layers = c->n_layers,
@@ -178,56 +209,18 @@ static int decode(struct bench *b, int n_seqs, int depth, int n, double *took, s
     return 0;
 }
 
-/* ---- memory bandwidth: each thread sums its own part of a block larger than any cache */
-
-typedef uint64_t wide __attribute__((vector_size(32), aligned(32)));
-
-struct reader {
-    const wide *data;
-    size_t n;
-    uint64_t sum;
-};
-
-static void read_all(void *arg)
-{
-    struct reader *r = arg;
-    wide a = {0}, b = {0}, c = {0}, d = {0};
-    for (size_t i = 0; i + 4 <= r->n; i += 4) {
-        a ^= r->data[i];
-        b ^= r->data[i + 1];
-        c ^= r->data[i + 2];
-        d ^= r->data[i + 3];
-    }
-    a ^= b ^ c ^ d;
-    r->sum = a[0] ^ a[1] ^ a[2] ^ a[3];
-}
-
 static int bandwidth(struct bench *b, double *bytes_s, struct err *e)
 {
-    const size_t bytes = (size_t)512 << 20;
-    int n = b->n_threads < PROBE_THREADS ? b->n_threads : PROBE_THREADS;
-    unsigned char *block = mem_try_aligned(bytes, 64);
-    if (!block)
-        return err_set(e, E_FULL, "no memory for the probe");
-    memset(block, 1, bytes);
-    double best = 0;
-    for (int round = 0; round < 3; round++) {
-        struct reader r[PROBE_THREADS];
-        struct thread *t[PROBE_THREADS];
-        double begin = seconds(b);
-        for (int i = 0; i < n; i++) {
-            size_t each = bytes / (size_t)n / 128 * 128;
-            r[i] = (struct reader){.data = (const wide *)(block + (size_t)i * each), .n = each / sizeof(wide)};
-            TRY(thread_start(&t[i], "probe", read_all, &r[i], e));
-        }
-        for (int i = 0; i < n; i++)
-            thread_join(t[i]);
-        double rate = (double)bytes / (seconds(b) - begin);
-        best = rate > best ? rate : best;
-    }
-    mem_free(block);
-    *bytes_s = best;
-    return 0;
+    struct pool *pool;
+    struct probe *p;
+    TRY(pool_open(&pool, b->n_threads, e));
+    int rc = probe_open(&p, pool, "", PROBE_MIB, e);
+    if (!rc)
+        *bytes_s = probe_rate(p, PROBE_READ);
+    if (!rc)
+        probe_close(p);
+    pool_close(pool);
+    return rc;
 }
 
 static int obey(struct bench *b, const char *line, double *answer, struct err *e)
@@ -255,7 +248,7 @@ int main(int argc, char **argv)
     char line[100];
     double answer = 0;
     if (argc < 3) {
-        fprintf(stderr, "usage: model_bench MODEL THREADS [ISA [high|fast]]\n");
+        fprintf(stderr, "usage: model_bench MODEL THREADS [ISA [high|fast [profile]]]\n");
         return 2;
     }
     log_setup(&(struct log_opts){.level = LOG_WARN});
@@ -264,7 +257,7 @@ int main(int argc, char **argv)
     b->n_threads = atoi(argv[2]);
     if (b->n_threads < 1)
         b->n_threads = thread_cores();
-    int rc = open_bench(b, argv[1], argc > 3 ? argv[3] : "auto", argc > 4 && strcmp(argv[4], "fast") == 0, &e);
+    int rc = open_bench(b, argc, argv, &e);
     if (!rc) {
         struct device_facts f;
         b->ops->facts(b->device, &f);
@@ -279,6 +272,8 @@ int main(int argc, char **argv)
     }
     if (rc)
         fprintf(stderr, "model_bench: %s\n", e.text);
+    else if (b->ops == &b->watched)
+        say_profile(b);
     forward_free(&b->forward);
     if (b->kv.base)
         b->ops->release(b->device, b->kv.base);

@@ -75,8 +75,14 @@ static void a_backend_is_chosen(void **state)
     o.device = "cpu";
     o.devices = "0,1";
     assert_int_equal(machine_backend(&o, with_three, &ops, &e), E_INPUT);
-    o.command = CMD_SIMULATE;
     o.devices = NULL;
+    o.profile = true;
+    assert_int_equal(machine_backend(&o, with_three, &ops, &e), 0);
+    o.device = "cuda";
+    assert_int_equal(machine_backend(&o, with_three, &ops, &e), E_INPUT);
+    assert_non_null(strstr(e.text, "--profile"));
+    o.profile = false;
+    o.command = CMD_SIMULATE;
     assert_int_equal(machine_backend(&o, with_three, &ops, &e), 0);
     assert_string_equal(ops->name, "sim");
 }
