@@ -279,6 +279,26 @@ static bool prepare_attention(struct device *d)
     return gpu_ok(d, rc, "preparing attention");
 }
 
+/* Its absence is no error, but nobody should have to guess from the speed of prompts. */
+static void open_library(struct device *d)
+{
+    int version;
+    d->lt = lt_open(d->capability);
+    if (!d->lt) {
+        snprintf(
+            d->facts.lacks, sizeof d->facts.lacks,
+            "libcublasLt is not on the loader's path nor in /usr/local/cuda: own kernels multiply for prompts, which "
+            "takes longer, and fp8 weights with inputs in 16 bits");
+        return;
+    }
+    version = lt_version(d->lt);
+    snprintf(d->facts.library, sizeof d->facts.library, "cuBLASLt %d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100);
+    if (d->capability == 90 && !lt_multiplies_f8(d->lt))
+        snprintf(d->facts.lacks, sizeof d->facts.lacks,
+                 "this cuBLASLt is older than 12.9: it multiplies fp8 weights with inputs in 16 bits");
+}
+
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     *out = NULL;
@@ -294,7 +314,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     int rc =
         fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
     if (!rc && !o->invariant) {
-        d->lt = lt_open(d->capability);
+        open_library(d);
         d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;
         bool ready = prepare_attention(d);
         if (ready && lt_multiplies_f8(d->lt))
