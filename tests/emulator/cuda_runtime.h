@@ -124,6 +124,21 @@ template <typename T> static inline T __shfl_up_sync(unsigned, T v, int k)
     return emulator_shuffle(v, lane - k >= 0 ? lane - k : lane);
 }
 
+static inline uint32_t __reduce_add_sync(unsigned, uint32_t v)
+{
+    for (int k = 16; k; k /= 2)
+        v += emulator_shuffle(v, emulator_lane() ^ k);
+    return v;
+}
+static inline uint32_t __ballot_sync(unsigned, bool yes)
+{
+    return __reduce_add_sync(0, yes ? 1u << emulator_lane() : 0);
+}
+static inline int __ffs(int v)
+{
+    return __builtin_ffs(v);
+}
+
 static inline uint32_t __float_as_uint(float f)
 {
     uint32_t u;
@@ -142,8 +157,15 @@ static inline int __dp4a(int a, int b, int c)
         c += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
     return c;
 }
+/* Of the additions that this thread's kernels have made since it was last asked. */
+struct emulator_atomics {
+    long all, wide, queued; /* wide: of 8 bytes; queued: behind another lane of the warp that adds to the same place */
+};
+extern "C" void emulator_atomics_made(struct emulator_atomics *to);
+void emulator_note_atomic(const void *p, size_t bytes);
 template <typename T> static inline T atomicAdd(T *p, T v)
 {
+    emulator_note_atomic(p, sizeof v);
     T old = *p;
     *p = old + v;
     return old;

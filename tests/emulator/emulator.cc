@@ -61,6 +61,11 @@ struct machine {
     emulator_words wide_slots[MOST_THREADS / LANES][2][LANES];
     alignas(16) unsigned char dynamic[MOST_SHARED];
     bool descending = false;
+    struct emulator_atomics atomics = {};
+    struct {
+        unsigned swaps;
+        std::vector<const void *> places;
+    } adding[MOST_THREADS / LANES]; /* by the lanes of a warp between two operations of the warp */
     ~machine()
     {
         for (fiber &f : fibers)
@@ -300,6 +305,29 @@ cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()
                 emulator_cta_ends();
             }
     return cudaSuccess;
+}
+
+void emulator_note_atomic(const void *p, size_t bytes)
+{
+    struct machine *m = own; /* a fiber runs: there is one */
+    auto &a = m->adding[m->now->number / LANES];
+    if (a.swaps != m->now->swaps)
+        a.places.clear();
+    a.swaps = m->now->swaps;
+    m->atomics.all++;
+    m->atomics.wide += bytes == 8;
+    for (const void *other : a.places)
+        if (other == p) {
+            m->atomics.queued++;
+            return;
+        }
+    a.places.push_back(p);
+}
+
+extern "C" void emulator_atomics_made(struct emulator_atomics *to)
+{
+    *to = machine_now()->atomics;
+    machine_now()->atomics = {};
 }
 
 static std::atomic<int> capability{90};
