@@ -31,6 +31,17 @@ bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
     return false;
 }
 
+bool gpu_launched(struct device *d, cudaError_t rc, const char *what)
+{
+    d->after_kernel = rc == cudaSuccess;
+    return gpu_ok(d, rc, what);
+}
+
+bool gpu_begins_early(const struct device *d)
+{
+    return d->pdl && (!d->graph || d->after_kernel);
+}
+
 void gpu_use(struct device *d)
 {
     gpu_ok(d, cudaSetDevice(d->index), "cudaSetDevice");

@@ -144,7 +144,7 @@ static bool make_input(struct device *d, const struct linear_args *a, bool group
     if (groups && !gpu_grow(d, &d->work->wide, sum_bytes(a)))
         return false;
     in->sums = whole < padded ? d->work->wide.data : NULL;
-    return gpu_ok(d, launch_f8_input(d->stream, j), "inputs in fp8");
+    return gpu_launched(d, launch_f8_input(d->stream, j), "inputs in fp8");
 }
 
 /* ---- an output */
@@ -187,9 +187,9 @@ static void settle(struct device *d, const struct linear_args *a, const struct i
                                    .cols = o->w.rows,
                                    .accumulate = a->accumulate};
     if (whole && o->bias)
-        gpu_ok(d, launch_f8_epilogue(d->stream, &add), "bias");
+        gpu_launched(d, launch_f8_epilogue(d->stream, &add), "bias");
     if (in->sums)
-        gpu_ok(d, launch_f8_epilogue(d->stream, &rest), "sums");
+        gpu_launched(d, launch_f8_epilogue(d->stream, &rest), "sums");
 }
 
 /* Columns of part `part` of n, which has some. */
@@ -242,6 +242,7 @@ static bool multiply(struct device *d, const struct linear_args *a, const struct
 {
     struct lt_product whole = product_of(a, in, i, false), behind = product_of(a, in, i, true);
     int parts = whole.rows ? parts_of(d, &whole) : 0;
+    d->after_kernel = false; /* the library may do more than launch kernels */
     if ((whole.rows && !parts) || (behind.rows && !lt_can(d->lt, &behind)))
         return false;
     if (behind.rows && !lt_multiply(d->lt, d->stream, &behind, d->work->workspace.data))
