@@ -477,7 +477,7 @@ __device__ static __forceinline__ int choose(struct sample_space *s, const float
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_kernel(struct sample_job j)
 {
-    __shared__ struct sample_space s;
+    SHARED(s, struct sample_space s);
     const struct sample_params &a = j.params[blockIdx.x];
     float *raw = j.logits + (int64_t)blockIdx.x * j.ld, *x = raw;
     struct sample_out *out = &j.out[blockIdx.x];

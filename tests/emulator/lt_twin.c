@@ -250,6 +250,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
 {
     if (a->type == CUDA_R_8F_E4M3 && !(of_sixteen(A) && of_sixteen(B) && of_sixteen(D)))
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (emulator_last_error()) /* it looks at what its own launches left there */
+        return CUBLAS_STATUS_INVALID_VALUE;
     if (!h || !s || !workspace || !bytes || algo->data[0] != CHOSEN || C != D || c != y || !fits(d, a, b, y))
         return CUBLAS_STATUS_INVALID_VALUE;
     struct product p = {*a, *b, *y, *d, A, B, D, *(const float *)alpha, *(const float *)beta};

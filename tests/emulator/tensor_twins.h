@@ -8,6 +8,13 @@
 #include <utility>
 #include <vector>
 
+/* The device traps where a wide access is not aligned. */
+static inline void emulator_aligned(const void *p, size_t bytes, const char *what)
+{
+    if ((uintptr_t)p % bytes)
+        emulator_die("%s is not aligned to %zu bytes", what, bytes);
+}
+
 /* Of what a lane has: the 16-bit element `high` of its word i. */
 static inline uint16_t emulated_half(const emulator_words &w, int i, int high)
 {
@@ -92,6 +99,7 @@ static inline float exp2_fast(float x)
 template <typename F> static inline void emulated_matrices(uint32_t d[4], const void *row, F place)
 {
     const emulator_words *all = emulator_gather({{(uint64_t)(uintptr_t)row}});
+    emulator_aligned(row, 16, "a row of ldmatrix");
     for (int i = 0; i < 4; i++) {
         uint16_t half[2];
         for (int k = 0; k < 2; k++) {
@@ -135,6 +143,8 @@ static inline emulated_copies &emulated_copies_now()
 static inline void cp_async(void *to, const void *from, bool there)
 {
     uint4 v = {};
+    emulator_aligned(to, sizeof v, "a copy to shared memory");
+    emulator_aligned(from, sizeof v, "a copy from memory");
     if (there)
         memcpy(&v, from, sizeof v);
     memset(to, 0xff, sizeof v); /* until it has arrived */
@@ -160,10 +170,14 @@ template <int N> static inline void cp_async_wait(void)
 
 template <typename T> static inline T load_stream(const T *p)
 {
+    emulator_aligned(p, sizeof(T), "a load");
     return *p;
 }
 
-static inline void griddepcontrol_wait(void) {}
+static inline void griddepcontrol_wait(void)
+{
+    emulator_grid_wait();
+}
 static inline void griddepcontrol_launch_dependents(void) {}
 
 #endif
