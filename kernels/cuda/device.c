@@ -19,12 +19,20 @@ void gpu_fail(struct device *d, int code, const char *text)
         err_set(&d->error, code, "%s", text);
 }
 
+/* What a trap looks like from outside: hopper.h. */
+static const char *hint(cudaError_t rc)
+{
+    return rc == cudaErrorLaunchFailure || rc == cudaErrorIllegalInstruction
+               ? " (a kernel waited in vain and stopped itself, or made a mistake)"
+               : "";
+}
+
 bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
 {
     if (rc == cudaSuccess)
         return true;
     struct err why;
-    err_set(&why, E_DEVICE, "GPU %d: %s: %s", d->index, what, cudaGetErrorString(rc));
+    err_set(&why, E_DEVICE, "GPU %d: %s: %s%s", d->index, what, cudaGetErrorString(rc), hint(rc));
     if (!d->broken.code && !d->graph) /* what cannot be captured may still run */
         d->broken = why;
     gpu_fail(d, E_DEVICE, why.text);
