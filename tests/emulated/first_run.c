@@ -148,9 +148,34 @@ static void asking_leaves_no_error(void **state)
     forget(&r);
 }
 
+/* While a step is under way the next one's arrays are filled in: not those that are still being copied. */
+static void two_steps_under_way(void **state)
+{
+    const struct backend_ops *ops = backend_cuda();
+    struct recorded r;
+    struct err e = {0};
+    int32_t positions[ROWS];
+    (void)state;
+    record(&r);
+    struct batch next = r.batch;
+    next.positions = positions;
+    for (int i = 0; i < 20; i++) {
+        const struct graph_call calls[] = {{&r.key, &r.batch}, {&r.key, &next}};
+        positions[0] = positions[1] = i + 1;
+        for (int k = 0; k < 2; k++) {
+            bool posted;
+            assert_int_equal(ops->graph_post(r.d, &calls[k], &posted, &e), 0);
+            assert_true(posted);
+        }
+        for (int k = 0; k < 2; k++)
+            assert_int_equal(ops->graph_wait(r.d, NULL, &e), 0);
+    }
+    forget(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(lanes_do_not_queue_at_a_bin),
-                                       cmocka_unit_test(asking_leaves_no_error)};
+                                       cmocka_unit_test(asking_leaves_no_error), cmocka_unit_test(two_steps_under_way)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
