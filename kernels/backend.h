@@ -68,6 +68,8 @@ struct device_facts {
     char isa[24];  /* what was picked */
     int n_threads;
     size_t memory_bytes; /* of the device (cpu: of the machine) */
+    char library[48];    /* that multiplies for it; empty: its own kernels do */
+    char lacks[200];     /* what it does without, in a sentence for the log; empty: nothing */
     size_t act_bytes;    /* bytes of one activation element: 4 on cpu */
     /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of
      * its own. */

@@ -115,6 +115,8 @@ struct device {
     /* graphs */
     struct frame frame;
     struct graph *graph; /* being captured: ops go into it and do not run */
+    struct comm *turns;  /* while several threads capture into one graph, in turns: here; NULL: they do not */
+    bool after_kernel;   /* the latest of the stream's work is a kernel of ours, and nothing else came after it */
     struct graph **graphs;
     int n_graphs;
     struct flight flights[FLIGHTS];
@@ -125,6 +127,11 @@ struct device {
 void gpu_use(struct device *d);
 /* True when rc is no error; else the device is broken: "CUDA: what: reason". */
 bool gpu_ok(struct device *d, cudaError_t rc, const char *what);
+/* The same for a launch. */
+bool gpu_launched(struct device *d, cudaError_t rc, const char *what);
+/* May the next kernel begin before the one before it has ended? In a graph only a kernel may follow a kernel so: what
+ * follows a memset or another stream's work gets plain edges, and need not be asked of the runtime. */
+bool gpu_begins_early(const struct device *d);
 /* Records the first error of a step. */
 void gpu_fail(struct device *d, int code, const char *text);
 static inline bool gpu_failed(const struct device *d)
@@ -226,6 +233,9 @@ int member_device(const struct comm *c, int member, int slot);
  * a capture this makes their streams part of the graph. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way);
+/* The member's own turn at a graph that several threads capture into, and the end of it. Collectives pass it on. */
+void turn_take(struct device *d);
+void turn_pass(struct device *d);
 /* After a signal: where the members leave the results of captured steps. */
 int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS]);
 
