@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Cuts a GGUF model down to its first layers and tokens, for an archive that has to stay small: the weights that stay
-are the trained ones, bit for bit, though what they say makes little sense. Tokens are cut with their rows of the
-tables; merges stay whose words do.
-usage: cut.py FROM.gguf TO.gguf LAYERS TOKENS"""
+"""Cuts a GGUF model down to some layers and its first tokens, for an archive that has to stay small: what stays are
+trained weights, bit for bit, though what they say makes little sense. Tokens are cut with their rows of the tables;
+merges stay whose words do.
+usage: cut.py FROM.gguf TO.gguf LAYER,LAYER... TOKENS"""
 
 import struct
 import sys
@@ -57,7 +57,7 @@ def cut_values(values, layers, n_tokens):
     kept = set(tokens[:n_tokens])
     for key, (kind, v) in values.items():
         if key == arch + b".block_count":
-            values[key] = kind, min(v, layers)
+            values[key] = kind, len(layers)
         elif key == arch + b".vocab_size":
             values[key] = kind, min(v, n_tokens)
         elif key == b"tokenizer.ggml.merges":
@@ -74,8 +74,11 @@ def cut_tensors(r, n, whole, layers, n_tokens):
         name = r.text()
         sizes = [r.take("Q") for _ in range(r.take("I"))]
         kind, offset = r.take("I"), r.take("Q")
-        if name.startswith(b"blk.") and int(name.split(b".")[1]) >= layers:
-            continue
+        if name.startswith(b"blk."):
+            blk, layer, rest = name.split(b".", 2)
+            if int(layer) not in layers:
+                continue
+            name = b".".join((blk, b"%d" % layers.index(int(layer)), rest))
         if len(sizes) == 2 and sizes[1] == whole:
             sizes[1] = n_tokens
         block, size = BLOCKS[kind]
@@ -118,7 +121,7 @@ def main():
     with open(sys.argv[1], "rb") as f:
         data = f.read()
     with open(sys.argv[2], "wb") as f:
-        f.write(cut(data, int(sys.argv[3]), int(sys.argv[4])))
+        f.write(cut(data, [int(n) for n in sys.argv[3].split(",")], int(sys.argv[4])))
 
 
 if __name__ == "__main__":

@@ -71,9 +71,8 @@ static void print_versions(void)
     if (!driver)
         printf("no NVIDIA driver here\n");
     else
-        printf("the driver can CUDA %d.%d, the runtime is %d.%d%s\n", driver / 1000, driver % 1000 / 10,
-               runtime / 1000, runtime % 1000 / 10,
-               driver / 1000 < runtime / 1000 ? ": THE DRIVER IS TOO OLD FOR IT" : "");
+        printf("the driver can CUDA %d.%d, the runtime is %d.%d%s\n", driver / 1000, driver % 1000 / 10, runtime / 1000,
+               runtime % 1000 / 10, driver / 1000 < runtime / 1000 ? ": THE DRIVER IS TOO OLD FOR IT" : "");
 }
 
 static void print_more(int i)
