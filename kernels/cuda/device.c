@@ -1,3 +1,4 @@
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/nccl.h"
@@ -238,7 +239,7 @@ static bool fill_facts(struct device *d)
     snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
     d->facts.n_threads = 1;
     d->n_sms = p.multiProcessorCount;
-    d->pdl = p.major >= 9;
+    d->pdl = p.major >= 9 && !d->opts.no_early_launch;
     d->capability = 10 * p.major + p.minor;
     d->hopper = d->capability == 90 && !d->opts.plain_kernels;
     d->facts.memory_bytes = p.totalGlobalMem;
@@ -343,6 +344,8 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     }
     if (!rc && o->graph_rows > 0 && !graphs_open(d, o->graph_rows))
         rc = err_set(e, d->error.code, "%s", d->error.text);
+    if (!rc && o->check && !o->invariant)
+        rc = cuda_check(d, e);
     if (rc) {
         cuda_close(d);
         return rc;

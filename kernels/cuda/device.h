@@ -106,6 +106,7 @@ struct device {
     /* default mode */
     bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
+    bool no_skinny, no_graphs; /* came out wrong: check.c */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */
@@ -209,6 +210,7 @@ bool cuda_graph_ended(struct device *d);
 int cuda_graph_wait(struct device *d, struct step_time *t, struct err *e);
 bool graphs_open(struct device *d, int most_rows); /* false, with the device's error: no memory */
 void graphs_close(struct device *d);
+void graph_forget_last(struct device *d); /* the one recorded last, which nobody plays any more */
 /* sample.c */
 /* Where the parameters and lists of rows are written. */
 struct params_writer {

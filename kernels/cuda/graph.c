@@ -37,6 +37,11 @@ void graphs_close(struct device *d)
     frame_close(d);
 }
 
+void graph_forget_last(struct device *d)
+{
+    graph_free(d->graphs[--d->n_graphs]);
+}
+
 bool graphs_open(struct device *d, int most_rows)
 {
     for (int i = 0; i < FLIGHTS; i++)
@@ -109,6 +114,8 @@ int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct 
     memset(&d->error, 0, sizeof d->error);
     if (d->broken.code)
         return err_set(e, d->broken.code, "%s", d->broken.text);
+    if (d->no_graphs)
+        return err_set(e, E_UNSUPPORTED, "a graph came out wrong when GPU %d was tried", d->index);
     if (b->n_rows > d->frame.most_rows)
         return err_set(e, E_UNSUPPORTED, "a graph of %d rows on a device opened for %d", b->n_rows, d->frame.most_rows);
     gpu_use(d);

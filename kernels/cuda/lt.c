@@ -27,7 +27,8 @@ struct lt {
     struct lt_functions f;
     cublasLtHandle_t handle;
     bool f8;
-    int refused;            /* shapes */
+    int refused; /* shapes */
+    bool forbidden[LT_F8_BLOCKS + 1];
     struct choice *choices; /* [CHOICES] by hash; a new one replaces what is there */
 };
 
@@ -219,13 +220,20 @@ static struct choice *choose(struct lt *l, const struct lt_product *p)
     return c;
 }
 
+void lt_forbid(struct lt *l, enum lt_factors factors)
+{
+    l->forbidden[factors] = true;
+}
+
 bool lt_can(struct lt *l, const struct lt_product *p)
 {
-    return choose(l, p)->state == CHOICE_MADE;
+    return !l->forbidden[p->factors] && choose(l, p)->state == CHOICE_MADE;
 }
 
 bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void *workspace)
 {
+    if (l->forbidden[p->factors])
+        return false;
     const struct choice *c = choose(l, p);
     float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
     if (c->state != CHOICE_MADE || !set_pointers(l, p, &c->call))

@@ -218,7 +218,7 @@ static void multiply(struct device *d, const struct linear_args *a)
     enum family f = family_of(a, 0);
     if (f == FAM_F32)
         cuda_exact_linear(d, a);
-    else if (a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
+    else if (!d->no_skinny && a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
         multiply_few(d, a);
     else if (way_of(d, a, 0) != F8_BY_64)
         multiply_f8(d, a);

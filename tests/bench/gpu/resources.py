@@ -1,6 +1,6 @@
-"""What ptxas says of every kernel: registers, shared memory, stack, spills; one line a kernel and architecture, and below
-them what it warns of or remarks, such as products of warp groups that it had to put one after the other. Needs nvcc and
-c++filt, no GPU. python3 tests/bench/gpu/resources.py [NVCC] > tests/bench/results/gpu-resources.txt"""
+"""What ptxas says of every kernel: registers, shared memory, stack, spills; one line a kernel and architecture, and
+below them what it warns of or remarks, such as products of warp groups that it had to put one after the other. Needs
+nvcc and c++filt, no GPU. python3 tests/bench/gpu/resources.py [NVCC] > tests/bench/results/gpu-resources.txt"""
 
 import glob
 import re
