@@ -1,5 +1,5 @@
 #ifdef __ARM_FEATURE_DOTPROD
-#include "kernels/cpu/neon_dotprod.h"
+#include "kernels/cpu/vec_neon_dotprod.h"
 
 #include "kernels/cpu/linear_body.h"
 #include "kernels/cpu/rows_body.h"

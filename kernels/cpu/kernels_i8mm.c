@@ -1,5 +1,5 @@
 #ifdef __ARM_FEATURE_MATMUL_INT8
-#include "kernels/cpu/neon_i8mm.h"
+#include "kernels/cpu/vec_neon_i8mm.h"
 
 #include "kernels/cpu/linear_body.h"
 #include "kernels/cpu/rows_body.h"

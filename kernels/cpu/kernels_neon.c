@@ -1,5 +1,5 @@
 #ifdef __aarch64__
-#include "kernels/cpu/neon_wide.h"
+#include "kernels/cpu/vec_neon_wide.h"
 
 #include "kernels/cpu/linear_body.h"
 #include "kernels/cpu/rows_body.h"

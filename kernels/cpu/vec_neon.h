@@ -1,5 +1,5 @@
 /* Sixteen lanes as four NEON registers, for aarch64. Same names and same results, bit for bit, as vec_portable.h, but
- * for integer dots: neon_wide.h, neon_dotprod.h and neon_i8mm.h have those, by what the CPU can. */
+ * for integer dots: vec_neon_wide.h, vec_neon_dotprod.h and vec_neon_i8mm.h have those, by what the CPU can. */
 #ifndef CPU_VEC_NEON_H
 #define CPU_VEC_NEON_H
 

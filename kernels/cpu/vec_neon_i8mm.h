@@ -1,9 +1,9 @@
 /* Dots by SMMLA: eight columns of two outputs times the same of two inputs, which are both planes of one row, or two
  * rows in one plane. Included by kernels_i8mm.c only. */
-#ifndef CPU_NEON_I8MM_H
-#define CPU_NEON_I8MM_H
+#ifndef CPU_VEC_NEON_I8MM_H
+#define CPU_VEC_NEON_I8MM_H
 
-#include "kernels/cpu/neon_chunk.h"
+#include "kernels/cpu/vec_neon_bytes.h"
 
 /* 16 registers of sums; a panel has the eight registers of two chunks, and then those of the next two */
 enum { QUANT_TILE = 2, FAST_TILE = 4, PANEL_BLOCK = 512 };

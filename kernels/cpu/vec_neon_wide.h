@@ -1,8 +1,8 @@
 /* Dots on any aarch64 CPU: weights and inputs as 16-bit integers, column by column. Included by kernels_neon.c only. */
-#ifndef CPU_NEON_WIDE_H
-#define CPU_NEON_WIDE_H
+#ifndef CPU_VEC_NEON_WIDE_H
+#define CPU_VEC_NEON_WIDE_H
 
-#include "kernels/cpu/neon_chunk.h"
+#include "kernels/cpu/vec_neon_bytes.h"
 
 enum { QUANT_TILE = 4, FAST_TILE = 4, PANEL_BLOCK = 512 }; /* a panel has a chunk's columns apart */
 

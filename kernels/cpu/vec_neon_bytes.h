@@ -1,6 +1,6 @@
-/* The integers of quantised weights and inputs for the dots of neon_*.h. 8-bit weights are multiplied as they are. */
-#ifndef CPU_NEON_CHUNK_H
-#define CPU_NEON_CHUNK_H
+/* The integers of quantised weights and inputs for the dots of vec_neon_*.h. 8-bit weights are multiplied as they are. */
+#ifndef CPU_VEC_NEON_BYTES_H
+#define CPU_VEC_NEON_BYTES_H
 
 #include "kernels/cpu/vec_neon.h"
 

@@ -1,8 +1,8 @@
 /* Dots by SDOT: four columns of four outputs at once. Included by kernels_dotprod.c only. */
-#ifndef CPU_NEON_DOTPROD_H
-#define CPU_NEON_DOTPROD_H
+#ifndef CPU_VEC_NEON_DOTPROD_H
+#define CPU_VEC_NEON_DOTPROD_H
 
-#include "kernels/cpu/neon_chunk.h"
+#include "kernels/cpu/vec_neon_bytes.h"
 
 /* 16 registers of sums, of two rows in two planes or of four in one; a panel has chunk after chunk */
 enum { QUANT_TILE = 2, FAST_TILE = 4, PANEL_BLOCK = 512 };
