@@ -5,11 +5,11 @@
  *
  * Arithmetic contract. An output element depends on its own input row, its weights and, in attention, its own
  * sequence. It does not depend on the other rows of the batch, on how the prompt was cut into chunks, on the number of
- * threads or on the CPU's instruction set: portable, AVX2 and AVX-512 code give the same bits. Sums over a dimension
- * that a layout may split (columns of a linear layer, cached positions) are taken over fixed leaves in a fixed order.
- * Leaves of SUM_LEAF columns are added in the binary tree over their absolute index, so a rank that holds some of the
- * leaves computes whole nodes of the tree, and `reduce` adds the nodes of all ranks to the same bits. The CPU backend
- * always keeps this contract, the CUDA backend in its invariant mode (device_opts.invariant). */
+ * threads or on the CPU's instruction set: portable, AVX2, AVX-512 and NEON code give the same bits. Sums over a
+ * dimension that a layout may split (columns of a linear layer, cached positions) are taken over fixed leaves in a
+ * fixed order. Leaves of SUM_LEAF columns are added in the binary tree over their absolute index, so a rank that holds
+ * some of the leaves computes whole nodes of the tree, and `reduce` adds the nodes of all ranks to the same bits. The
+ * CPU backend always keeps this contract, the CUDA backend in its invariant mode (device_opts.invariant). */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -47,7 +47,8 @@ struct device_opts {
     bool no_early_launch; /* cuda: no kernel begins before the one before it has ended */
     bool check;           /* cuda: kernels are tried when the device opens, and those that come out wrong left out */
     int n_threads;        /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
-    const char *isa;      /* cpu: "auto", "portable", "avx2", "avx512": tests compare them; NULL = auto */
+    const char *isa;      /* cpu: "auto", "portable", "avx2", "avx512", "neon", "dotprod", "i8mm": tests compare them;
+                             NULL = auto */
     bool fast;            /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
                              F16 and BF16 weights they round both to bfloat16 */
     bool keeps_memory;    /* cpu: memory of freed weights stays with the device, for the next ones */

@@ -37,7 +37,7 @@ struct encode_part {
 
 struct encode_opts {
     int n_threads;   /* the caller's own included */
-    const char *isa; /* "auto", "portable", "avx2", "avx512"; NULL: auto */
+    const char *isa; /* as in struct device_opts of kernels/backend.h */
     int hidden, ffn, n_heads;
     float eps;
 };

@@ -220,8 +220,8 @@ static const struct opt_row rows[] = {
     {"comm-sets", NULL, 0, OPT_LIST, GROUP_MACHINE, ALL, AT(comm_sets), "RANKS", NULL, 0, 0, NULL,
      "further ranks that may form a group, besides aligned powers of two and the whole node: 0-2 or 1,2; may be given "
      "several times"},
-    {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0, "auto|portable|avx2|avx512",
-     "instruction set (the results are the same)"},
+    {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0,
+     "auto|portable|avx2|avx512|neon|dotprod|i8mm", "instruction set (the results are the same)"},
     {"cpu-precision", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(cpu_precision), "HOW", NULL, 0, 0, "high|fast",
      "what products round their inputs to: fast (the default), in less time: eight bits with quantised weights, "
      "bfloat16 with F16 and BF16 ones; high: sixteen bits, and nothing (docs/numbers.md says what both cost). Both are "

@@ -9,62 +9,8 @@
 #include "engine/base/cores.h"
 #include "engine/base/mem.h"
 #include "kernels/cpu/collective.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/profile.h"
-
-static const struct cpu_kernels *pick_avx2(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") &&
-        __builtin_cpu_supports("fma")) /* and so F16C, which not every compiler can ask for */
-        return cpu_kernels_avx2();
-#endif
-    return NULL;
-}
-
-static const struct cpu_kernels *pick_avx512(void)
-{
-#if defined(__x86_64__)
-    if (pick_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vnni"))
-        return cpu_kernels_avx512();
-#endif
-    return NULL;
-}
-
-/* Does the CPU add pairs of products of bfloat16? */
-static bool has_half_dots(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
-}
-
-static int pick_isa(const char *isa, const struct cpu_kernels **out, struct err *e)
-{
-    if (!isa || strcmp(isa, "auto") == 0) {
-        *out = pick_avx512();
-        if (!*out)
-            *out = pick_avx2();
-        if (!*out)
-            *out = cpu_kernels_portable();
-        return 0;
-    }
-    if (strcmp(isa, "portable") == 0)
-        *out = cpu_kernels_portable();
-    else if (strcmp(isa, "avx2") == 0)
-        *out = pick_avx2();
-    else if (strcmp(isa, "avx512") == 0)
-        *out = pick_avx512();
-    else
-        return err_set(e, E_INPUT, "no instruction set \"%s\": choose auto, portable, avx2 or avx512", isa);
-    if (!*out)
-        return err_set(e, E_UNSUPPORTED, "this CPU has no %s (%s); use auto", isa,
-                       strcmp(isa, "avx2") == 0 ? "AVX2, FMA and F16C" : "AVX-512 F, BW, VL, DQ and VNNI");
-    return 0;
-}
 
 static void cpu_name(char *out, size_t n)
 {
@@ -115,15 +61,17 @@ static void cpu_close(struct device *d)
 static int cpu_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     struct device *d = mem_new(sizeof *d);
+    const struct isa *isa;
     int n_threads = o->n_threads > 0 ? o->n_threads : cores_usable(), rc = E_FULL;
     *out = NULL;
     d->opts = *o;
     clock_init_real(&d->clock);
-    d->half_dots = has_half_dots();
-    if ((rc = pick_isa(o->isa, &d->kernels, e)) != 0 || (rc = pool_open(&d->pool, n_threads, e)) != 0) {
+    d->half_dots = isa_half_dots();
+    if ((rc = isa_pick(o->isa, &isa, e)) != 0 || (rc = pool_open(&d->pool, n_threads, e)) != 0) {
         cpu_close(d);
         return rc;
     }
+    d->kernels = isa->kernels();
     d->row_seq = mem_try_array((size_t)(o->max_rows > 0 ? o->max_rows : 1), sizeof *d->row_seq);
     d->linear = mem_try_aligned((size_t)n_threads * sizeof *d->linear, 64);
     d->weights = slab_open(o->keeps_memory);

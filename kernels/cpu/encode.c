@@ -6,6 +6,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cpu/encode_pack.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/pool.h"
 
 _Static_assert((int64_t)ENCODE_LEVELS *((int)ENCODE_INPUT_SUM + (int)ENCODE_LEAF / 2 + 16) <= INT32_MAX,
@@ -27,6 +28,7 @@ struct encode_thread {
 };
 
 struct encode_device {
+    const struct isa *isa;
     const struct encode_kernels *kernels;
     struct pool *pool;
     struct encode_opts opts;
@@ -36,39 +38,6 @@ struct encode_device {
 };
 
 /* ---- opening ---- */
-
-static const struct encode_kernels *pick_avx2(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return encode_kernels_avx2();
-#endif
-    return NULL;
-}
-
-static const struct encode_kernels *pick_avx512(void)
-{
-#if defined(__x86_64__)
-    if (pick_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vnni"))
-        return encode_kernels_avx512();
-#endif
-    return NULL;
-}
-
-static int pick(const char *isa, const struct encode_kernels **out, struct err *e)
-{
-    bool is_auto = !isa || strcmp(isa, "auto") == 0;
-    *out = NULL;
-    if (is_auto || strcmp(isa, "avx512") == 0)
-        *out = pick_avx512();
-    if ((is_auto && !*out) || (!is_auto && strcmp(isa, "avx2") == 0))
-        *out = pick_avx2();
-    if ((is_auto && !*out) || (!is_auto && strcmp(isa, "portable") == 0))
-        *out = encode_kernels_portable();
-    return *out ? 0 : err_set(e, E_UNSUPPORTED, "this CPU has no instruction set \"%.20s\"; use auto", isa);
-}
 
 static bool inputs_open(struct encode_inputs *in, size_t ld)
 {
@@ -133,20 +102,21 @@ static int device_open(struct encode_device **out, const struct encode_opts *o, 
     *out = NULL;
     d->opts = *o;
     d->ld = ENCODE_LD(o->hidden);
-    int rc = pick(o->isa, &d->kernels, e);
+    int rc = isa_pick(o->isa, &d->isa, e);
     if (!rc)
         rc = open_threads(d, e);
     if (rc) {
         device_close(d);
         return rc;
     }
+    d->kernels = d->isa->encode();
     *out = d;
     return 0;
 }
 
 static const char *device_isa(const struct encode_device *d)
 {
-    return d->kernels->isa;
+    return d->isa->name;
 }
 
 /* ---- items of rows ---- */

@@ -1,5 +1,5 @@
-/* The inner kernels of an encoder's ops, one table for each instruction set: portable, AVX2, AVX-512; the same source
- * (encode_body.h) over three definitions of sixteen lanes. kernels/encode.h states the order of every sum. Any thread;
+/* The inner kernels of an encoder's ops, one table for each instruction set: portable, AVX2, AVX-512, NEON; the same
+ * source (encode_body.h) over definitions of sixteen lanes. kernels/encode.h states the order of every sum. Any thread;
  * a kernel touches only what its arguments name. Invariant: the same bits from every table. */
 #ifndef CPU_ENCODE_KERNELS_H
 #define CPU_ENCODE_KERNELS_H
@@ -77,6 +77,7 @@ struct encode_kernels {
 const struct encode_kernels *encode_kernels_portable(void);
 const struct encode_kernels *encode_kernels_avx2(void); /* NULL when not built for this machine's family */
 const struct encode_kernels *encode_kernels_avx512(void);
+const struct encode_kernels *encode_kernels_neon(void);
 
 /* Four columns a, b of an input and a weight take two products for four:
  *     a0 b0 + a1 b1 + a2 b2 + a3 b3 = (a0 + b2) (a2 + b0) + (a1 + b3) (a3 + b1) - (a0 a2 + a1 a3) - (b0 b2 + b1 b3)

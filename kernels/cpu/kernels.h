@@ -1,7 +1,7 @@
-/* The inner kernels of the CPU backend, one table for each instruction set: portable, AVX2, AVX-512. All three are the
- * same source (the *_body.h files) over three definitions of sixteen lanes (vec_*.h), so they do the same operations
- * in the same order. Any thread; a kernel touches only what its job names. Invariant: the result is the same bits
- * however the work is cut into jobs.
+/* The inner kernels of the CPU backend, one table for each instruction set: portable, AVX2 and AVX-512, and NEON by
+ * itself, with dot products (SDOT) and with I8MM (SMMLA). All of them are the same source (the *_body.h files) over
+ * definitions of sixteen lanes (vec_*.h), so they do the same operations in the same order. Any thread; a kernel
+ * touches only what its job names. Invariant: the result is the same bits however the work is cut into jobs.
  *
  * The order of the sums:
  *
@@ -154,5 +154,8 @@ struct cpu_kernels {
 const struct cpu_kernels *cpu_kernels_portable(void);
 const struct cpu_kernels *cpu_kernels_avx2(void); /* NULL when not built for this machine's family */
 const struct cpu_kernels *cpu_kernels_avx512(void);
+const struct cpu_kernels *cpu_kernels_neon(void);
+const struct cpu_kernels *cpu_kernels_dotprod(void);
+const struct cpu_kernels *cpu_kernels_i8mm(void);
 
 #endif

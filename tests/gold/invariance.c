@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "engine/base/rng.h"
+#include "tests/rig/isas.h"
 #include "tests/rig/model_rig.h"
 
 /* Sanitizers are slow: shorter sequences and fewer cases. */
@@ -146,19 +147,19 @@ static bool has_isa(const char *isa)
 
 static void check_subject(struct model *m, int max_len, int n_cases, bool portable)
 {
-    static const char *const isas[] = {"auto", "portable", "avx2", "avx512"};
     struct subject *s = mem_new(sizeof *s);
     struct rng rng;
-    int compared = 0;
+    const char *usable[N_ISAS + 1] = {"auto"};
+    int compared = 0, n_usable = 1;
+    for (int i = 0; i < N_ISAS; i++)
+        if (has_isa(isas[i]) && (portable || strcmp(isas[i], "portable") != 0))
+            usable[n_usable++] = isas[i];
     rng_init(&rng, 77);
     s->model = m;
     s->max_len = max_len;
     make_truth(s, &rng);
-    for (int i = 0; i < n_cases; i++) {
-        const char *isa = isas[i % 4];
-        bool can = has_isa(isa) && (portable || strcmp(isa, "portable") != 0);
-        compared += random_case(s, &rng, 1 + (int)rng_below(&rng, 4), can ? isa : "auto");
-    }
+    for (int i = 0; i < n_cases; i++)
+        compared += random_case(s, &rng, 1 + (int)rng_below(&rng, 4), usable[i % n_usable]);
     assert_true(compared > 0);
     for (int q = 0; q < SEQS; q++)
         mem_free(s->logits[q]);

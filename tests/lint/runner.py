@@ -64,7 +64,7 @@ def kinds_missing(labels, quick):
 
 
 def stages_missing(everything):
-    for stage in ("c", "spec", "builds", "oracle", "asan", "tsan", "fuzz"):
+    for stage in ("c", "spec", "builds", "oracle", "arm", "asan", "tsan", "fuzz"):
         some = listed(stage)
         if not some or some - everything:
             yield f"./test {stage} is not part of ./test all: {sorted(some - everything)[:3]}"

@@ -2,6 +2,7 @@
  * for every instruction set, thread count, chunking, batch mix and block size, and the same for rows of a tree as for
  * their path alone. */
 #include "kernels/backend.h"
+#include "tests/rig/isas.h"
 #include "tests/rig/op_fixture.h"
 
 enum { MAX_SEQS = 4, MAX_ROWS = 1024 };
@@ -260,8 +261,9 @@ static void every_way(const struct world *made, enum dtype t)
     static const struct {
         const char *isa;
         int threads, chunk, tokens;
-    } ways[] = {{"portable", 1, 300, 16}, {"auto", 1, 300, 32},  {"auto", 2, 1, 16},     {"auto", 3, 7, 48},
-                {"avx2", 2, 64, 128},     {"avx512", 2, 40, 64}, {"portable", 2, 33, 16}};
+    } ways[] = {{"portable", 1, 300, 16}, {"auto", 1, 300, 32}, {"auto", 2, 1, 16},
+                {"auto", 3, 7, 48},       {"avx2", 2, 64, 128}, {"avx512", 2, 40, 64},
+                {"portable", 2, 33, 16},  {"neon", 2, 64, 128}, {"dotprod", 2, 40, 64}};
     struct rng r;
     struct world w = *made;
     float *first[MAX_SEQS] = {0};
@@ -360,7 +362,6 @@ static void rope_and_head_norm(void **state)
 {
     (void)state;
     enum { ROWS = 21, DIM = 80, ROTATED = 48, Q = 3, KV = 2 };
-    static const char *const isas[] = {"portable", "avx2", "avx512"};
     struct rng r;
     rng_init(&r, 11);
     float inv_freq[ROTATED / 2], *q = random_floats(&r, ROWS * Q * DIM, 2.0f),
@@ -374,7 +375,7 @@ static void rope_and_head_norm(void **state)
     for (int mode = 0; mode < 4; mode++) {
         bool halves = mode % 2, norm = mode / 2;
         static float first[ROWS][Q * DIM], y[ROWS][Q * DIM], yk[ROWS][KV * DIM];
-        for (int isa = 0; isa < 3; isa++) {
+        for (int isa = 0; isa < N_ISAS; isa++) {
             struct device *d = open_device(isas[isa], 2);
             if (!d)
                 continue;
@@ -578,8 +579,7 @@ static void rows_of_a_tree_see_their_path(void **state)
     (void)state;
     static const int before[] = {1, 20, 100, 127, 128, 250};
     static const enum dtype types[] = {DT_F32, DT_I8, DT_F16, DT_BF16, DT_F8};
-    static const char *const isas[] = {"portable", "avx2", "avx512"};
-    for (int i = 0; i < 18; i++) {
+    for (int i = 0; i < 6 * N_ISAS; i++) {
         struct tree_case x = {.h = {i % 2 ? 6 : 3, i % 2 ? 2 : 1, i % 2 ? 40 : 32},
                               .type = types[i % 5],
                               .before = i % 7 == 4 ? 148 : before[i % 6],

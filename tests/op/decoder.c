@@ -14,6 +14,7 @@
 #include "kernels/backend.h"
 #include "models/encode/decoder.h"
 #include "tests/rig/decoder_build.h"
+#include "tests/rig/isas.h"
 
 enum { N_SEQS = 12, MOST = 300, HIDDEN = 48, VOCAB = 50 };
 
@@ -79,11 +80,10 @@ static void close_subject(struct subject *s)
 
 static void check_packings(const struct subject *s)
 {
-    static const char *const sets[] = {"portable", "avx2", "avx512"};
     static const int factors[] = {5, 7}; /* neither has a factor of N_SEQS */
-    for (size_t set = 0; set < sizeof sets / sizeof *sets; set++) {
+    for (int set = 0; set < N_ISAS; set++) {
         struct device *d;
-        if (backend_cpu()->open(&d, &(struct device_opts){.n_threads = 1, .isa = sets[set]}, NULL))
+        if (backend_cpu()->open(&d, &(struct device_opts){.n_threads = 1, .isa = isas[set]}, NULL))
             continue;
         backend_cpu()->close(d);
         for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
@@ -95,10 +95,10 @@ static void check_packings(const struct subject *s)
                 seqs[i] = (struct encoder_seq){s->ids[k], s->n[k], s->n[k], got[k]};
                 rows += s->n[k];
             }
-            run(s, seqs, N_SEQS, rows, 1 + (int)f, sets[set]);
+            run(s, seqs, N_SEQS, rows, 1 + (int)f, isas[set]);
             for (int i = 0; i < N_SEQS; i++)
                 if (memcmp(got[i], s->want[i], sizeof got[i]) != 0)
-                    fail_msg("sequence %d differs: %s, packed by %d", i, sets[set], factors[f]);
+                    fail_msg("sequence %d differs: %s, packed by %d", i, isas[set], factors[f]);
         }
     }
 }

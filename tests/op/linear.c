@@ -1,6 +1,7 @@
 /* Linear layers of the CPU backend: every type against float64, and bit for bit the same on every instruction set,
  * thread count, batch and window. */
 #include "kernels/backend.h"
+#include "tests/rig/isas.h"
 #include "tests/rig/op_fixture.h"
 
 struct shape {
@@ -105,7 +106,6 @@ static void every_type_and_shape(void **state)
     static const struct shape shapes[] = {{1, 256},  {16, 256}, {48, 576}, {37, 1536},
                                           {80, 768}, {17, 288}, {33, 100}, {20, 2304}};
     static const int rows_of[] = {1, 2, 3, 4, 5, 7, 16, 67};
-    static const char *const isas[] = {"avx2", "avx512"};
     struct rng r;
     rng_init(&r, 1);
     for (int t = 0; t < N_TYPES; t += TYPE_STEP)
@@ -117,7 +117,7 @@ static void every_type_and_shape(void **state)
             float *x = random_floats(&r, (size_t)rows * (size_t)src.cols, 2.0f);
             float *y = product("portable", 1, &src, x, rows);
             check_against_double(&src, x, y, rows);
-            for (int i = 0; i < 2; i++) {
+            for (int i = 1; i < N_ISAS; i++) {
                 float *z = product(isas[i], 2, &src, x, rows);
                 if (z)
                     assert_bits(y, z, (size_t)rows * (size_t)src.rows, isas[i]);
@@ -263,7 +263,6 @@ static void fused_inputs(void **state)
 {
     (void)state;
     enum { ROWS = 9, COLS = 608, OUT = 40 };
-    static const char *const isas[] = {"portable", "avx2", "avx512"};
     struct rng r;
     rng_init(&r, 5);
     static const enum dtype mixed[3] = {DT_Q4_1, DT_Q8_0, DT_F16};
@@ -284,7 +283,7 @@ static void fused_inputs(void **state)
                                                           : v / (1 + exp(-v)) * (double)x2[row * COLS + c]);
             }
         }
-        for (int isa = 0; isa < 3; isa++) {
+        for (int isa = 0; isa < N_ISAS; isa++) {
             struct device *d = open_device(isas[isa], 2);
             if (!d)
                 continue;
@@ -367,7 +366,6 @@ static void edges_of_halves(void **state)
     enum { OUT = 20, COLS = 97, ROWS = 9, N = 12 };
     static const uint16_t odd_ones[N] = {0x0000, 0x8000, 0x0001, 0x8070, 0x0080, 0x2680,
                                          0x2700, 0x2780, 0x7f00, 0xff80, 0x7fc0, 0x3f80};
-    static const char *const isas[] = {"avx2", "avx512"};
     struct rng r;
     rng_init(&r, 7);
     for (int t = 0; t < 2; t++)
@@ -382,7 +380,7 @@ static void edges_of_halves(void **state)
                 if (rng_below(&r, 3) < 2)
                     x[i] = bf16_to_f32(odd_ones[rng_below(&r, many > 1 ? 8 : N)]) * (i % 2 ? 1.0f : 1.0039f);
             float *y = product("portable", 1, &src, x, ROWS);
-            for (int i = 0; i < 2; i++) {
+            for (int i = 1; i < N_ISAS; i++) {
                 float *z = product(isas[i], 1, &src, x, ROWS);
                 for (int k = 0; z && k < ROWS * OUT; k++)
                     if (isnan(y[k]) ? !isnan(z[k]) : y[k] != z[k])

@@ -1,0 +1,27 @@
+/* The instruction sets that kernels are written for, and which of them this CPU has. Pure, any thread. Invariant: all
+ * of them give the same bits, so a choice is one of time alone. */
+#ifndef CPU_ISA_H
+#define CPU_ISA_H
+
+#include <stdbool.h>
+
+#include "engine/base/err.h"
+
+struct cpu_kernels;
+struct encode_kernels;
+
+struct isa {
+    const char *name, *needs; /* needs: what of the CPU, for people */
+    bool (*here)(void);
+    const struct cpu_kernels *(*kernels)(void); /* NULL where the program was not built for CPUs of this family */
+    const struct encode_kernels *(*encode)(void);
+};
+
+/* The one of this name; the best one for "auto" and NULL. E_INPUT for no such name, E_UNSUPPORTED where this CPU lacks
+ * it. */
+int isa_pick(const char *name, const struct isa **out, struct err *e);
+
+/* Does the CPU add pairs of products of bfloat16 (AVX512-BF16)? */
+bool isa_half_dots(void);
+
+#endif
