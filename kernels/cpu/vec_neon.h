@@ -105,12 +105,22 @@ INLINE void vf_store_f16(uint16_t *p, vf x)
     vst1q_u16(p + 8, vreinterpretq_u16_f16(vcvt_high_f16_f32(vcvt_f16_f32(x.c), x.d)));
 }
 
-/* As bfloat16, to nearest even, in the upper half of each lane; what is in the lower one is of no use. */
+/* As bfloat16, to nearest even, NaN kept, in the upper half of each lane; the lower one has anything. */
 INLINE uint32x4_t round_bf16(float32x4_t x)
 {
     uint32x4_t u = vreinterpretq_u32_f32(x), odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
     uint32x4_t near = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
     return vbslq_u32(vceqq_f32(x, x), near, vorrq_u32(u, vdupq_n_u32(0x400000)));
+}
+
+INLINE float32x4_t round_half(float32x4_t x)
+{
+    return vreinterpretq_f32_u32(vandq_u32(round_bf16(x), vdupq_n_u32(0xffff0000u)));
+}
+
+INLINE vf vf_round_half(vf x)
+{
+    return (vf){round_half(x.a), round_half(x.b), round_half(x.c), round_half(x.d)};
 }
 
 INLINE void vf_store_bf16(uint16_t *p, vf x)
