@@ -55,8 +55,8 @@ ready() {
     [ "$(uname -m)" != aarch64 ] || die "this is a 64-bit ARM machine: the other stages run its kernels"
     if ! have_tools; then
         command -v apt-get >/dev/null || die "there is no aarch64-linux-gnu-gcc or no qemu-aarch64, and no apt-get"
-        install_tools >"$out/log" 2>&1 </dev/null || true
-        have_tools || die "the cross compiler and QEMU cannot be installed: $(tail -n 1 "$out/log")"
+        { install_tools >"$out/log" 2>&1 </dev/null && have_tools; } ||
+            die "the cross compiler and QEMU cannot be installed: $(tail -n 1 "$out/log")"
     fi
     make_sysroot >"$out/log" 2>&1 </dev/null || die "no libraries for ARM can be had: $(tail -n 1 "$out/log")"
 }
