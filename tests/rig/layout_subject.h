@@ -65,7 +65,8 @@ static inline void open_node(struct node *n, struct model *m, const struct node_
     struct weight_src q;
     if (model_shape(m, T_Q, 0, &q, &e) == 0 && q.type == DT_F8_SCALED)
         own.kv = DT_F8;
-    if (backend_cpu()->kv_block_bytes(DT_I8, 16, 1, 16) && model_shape(m, T_Q, 0, &q, &e) == 0 && q.type == DT_Q8_0)
+    if (!o->ops && backend_cpu()->kv_block_bytes(DT_I8, 16, 1, 16) && model_shape(m, T_Q, 0, &q, &e) == 0 &&
+        q.type == DT_Q8_0)
         own.kv = DT_I8;
     if (node_open(n, m, &own, &e))
         fail_msg("%s", e.text);
