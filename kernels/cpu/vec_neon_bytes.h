@@ -1,5 +1,4 @@
-/* The integers of quantised weights and inputs for the dots of vec_neon_*.h. 8-bit weights are multiplied as they are.
- */
+/* Quantised weights and inputs as the dots of vec_neon_*.h read them. 8-bit weights are multiplied as they are. */
 #ifndef CPU_VEC_NEON_BYTES_H
 #define CPU_VEC_NEON_BYTES_H
 
