@@ -142,9 +142,9 @@ static const struct opt_row rows[] = {
     {"gpu-memory-utilization", "memory-utilization", 0, OPT_NUMBER, GROUP_MEMORY, IN_SIMULATE, AT(memory_share),
      "SHARE", "0.9", 0.001, 0.999, NULL, "share of a simulated device's memory for weights and KV cache together"},
     {"kv-cache-dtype", NULL, 0, OPT_CHOICE, GROUP_MEMORY, ALL, AT(kv_dtype), "TYPE", "auto", 0, 0,
-     "auto|f16|float16|bf16|bfloat16|f32|float32|fp8|fp8_e4m3|int8",
-     "auto: f16, on CPUs with --cpu-precision fast bf16; fp8: E4M3 with no scale (1.0), so what is larger than 448 "
-     "becomes 448; int8 (CPUs): with a scale for each token of a head"},
+     "auto|f16|bf16|f32|fp8|int8|float16|bfloat16|float32|fp8_e4m3",
+     "auto: f16; bf16 with fast CPU inputs; fp8: E4M3 with no scale (1.0), so what is larger than 448 "
+     "becomes 448; int8 (CPUs): a scale a token"},
     {"block-size", NULL, 0, OPT_COUNT, GROUP_MEMORY, ALL, AT(block_size), "N", "0", 0, 256, NULL,
      "tokens of a KV block that holds all KV heads, a multiple of 16; 0: 16, or 32 with several ranks"},
     {"enable-prefix-caching", NULL, 0, OPT_SWITCH, GROUP_MEMORY, ALL, AT(prefix_caching), NULL, "true", 0, 0, NULL,

@@ -10,7 +10,8 @@ import tempfile
 sys.path.insert(0, "tests/lint")
 from source import Rules, read
 
-PRESETS = [p["name"] for p in json.loads(read("CMakePresets.json"))["configurePresets"]]
+# One with a toolchain of its own needs what only its stage installs (./test arm).
+PRESETS = [p["name"] for p in json.loads(read("CMakePresets.json"))["configurePresets"] if "toolchainFile" not in p]
 
 
 def commands(*flags):
