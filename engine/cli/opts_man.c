@@ -14,6 +14,8 @@ static void escaped(struct buf *out, const char *text, size_t n)
             buf_puts(out, "\\&");
         if (text[i] == '-')
             buf_puts(out, "\\-");
+        else if (text[i] == '|') /* a line may end behind it */
+            buf_puts(out, "|\\:");
         else if (text[i] == '\\')
             buf_puts(out, "\\e");
         else if (text[i] == '\'')
