@@ -68,18 +68,6 @@ static struct row row_of(const struct profile *p, const struct profile_steps *s,
                         .of_products = peak < 0 ? -1 : ratio(peak, took)};
 }
 
-static void add(struct profile_count *to, const struct profile_count *n)
-{
-    to->calls += n->calls;
-    to->ns += n->ns;
-    to->pool_ns += n->pool_ns;
-    to->wait_ns += n->wait_ns;
-    to->bytes += n->bytes;
-    to->stored_bytes += n->stored_bytes;
-    to->int8_ops += n->int8_ops;
-    to->float_ops += n->float_ops;
-}
-
 enum { ROWS = PROFILE_OPS + 2 };
 
 /* The ops that were called, what is between them, all. Returns how many rows that is. */
@@ -90,7 +78,7 @@ static int rows_of(const struct profile *p, const struct profile_steps *s, struc
     for (int i = 0; i < PROFILE_OPS; i++) {
         if (s->ops[i].calls)
             rows[n++] = row_of(p, s, op_names[i], &s->ops[i]);
-        add(&all, &s->ops[i]);
+        profile_add(&all, &s->ops[i]);
     }
     struct profile_count rest = {.calls = s->steps, .ns = s->ns - all.ns};
     rows[n++] = row_of(p, s, "rest", &rest);

@@ -48,7 +48,7 @@ struct device_opts {
     const char *isa;    /* cpu: "auto", "portable", "avx2", "avx512", "neon", "dotprod", "i8mm": tests compare them;
                            NULL = auto */
     bool fast;          /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
-                           F16 and BF16 weights they round both to bfloat16 */
+                           F16 and BF16 weights they round both to bfloat16, as attention does all that it multiplies */
     bool keeps_memory;  /* cpu: memory of freed weights stays with the device, for the next ones */
     int max_rows;       /* most rows (tokens) of a step */
     int max_logits;     /* most logit rows of one sample call */

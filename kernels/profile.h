@@ -43,6 +43,18 @@ struct profile_count {
     double bytes, stored_bytes, int8_ops, float_ops;
 };
 
+static inline void profile_add(struct profile_count *to, const struct profile_count *c)
+{
+    to->calls += c->calls;
+    to->ns += c->ns;
+    to->pool_ns += c->pool_ns;
+    to->wait_ns += c->wait_ns;
+    to->bytes += c->bytes;
+    to->stored_bytes += c->stored_bytes;
+    to->int8_ops += c->int8_ops;
+    to->float_ops += c->float_ops;
+}
+
 struct profile_steps {
     uint64_t steps, rows;
     int64_t ns;

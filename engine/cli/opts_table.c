@@ -218,8 +218,8 @@ static const struct opt_row rows[] = {
      "auto|portable|avx2|avx512|neon|dotprod|i8mm", "instruction set (the results are the same)"},
     {"cpu-precision", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(cpu_precision), "HOW", NULL, 0, 0, "high|fast",
      "what products round their inputs to: fast (the default), in less time: eight bits with quantised weights, "
-     "bfloat16 with F16 and BF16 ones; high: sixteen bits, and nothing (docs/numbers.md says what both cost). Both are "
-     "the same bits in every layout"},
+     "bfloat16 with F16 and BF16 ones, and in attention; high: sixteen bits, and nothing (docs/numbers.md says what "
+     "both cost). Both are the same bits in every layout"},
     {"profile", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(profile), NULL, "false", 0, 0, NULL,
      "--device cpu: time each op of the steps, and print at the end a table of them: time, share, wait for threads, "
      "bytes and operations beside what the machine can do, apart for steps of 1, 2-16 and more rows; serve: also at "

@@ -173,7 +173,7 @@ INLINE vf weigh_run(enum form f, const struct leaf_kv *kv, struct leaf_batch *b,
 {
     float *s = b->s[i] + SEGMENT * g;
     uint16_t *half = b->p[i] + SEGMENT * g;
-    vf x = vf_sub(vf_load(s), most), p = is_one(f) ? vf_exp2(x) : vf_exp2_half(x);
+    vf x = vf_sub(vf_load(s), most), p = is_one(f) ? vf_exp2(x) : vf_zero_below(x, vf_set1(-50.0f), vf_exp2_rough(x));
     if (!kv->scaled)
         return put_weight(f, p, s, half);
     vf scaled = vf_mul(p, vf_load(kv->v_scale[g]));

@@ -116,20 +116,6 @@ static void load_values(const struct encode_head *h, int key0, int n)
         load_value_group(h, key0, n, g);
 }
 
-/* 2^x of x <= 0, to 3e-6; 0 from -127 on down, NaN stays. */
-INLINE vf weight_of(vf x)
-{
-    vf c = vf_max(vf_set1(-127.0f), x);
-    vf t = vf_add(c, vf_set1(12582912.0f)); /* 1.5 * 2^23: rounds to the nearest integer */
-    vf r = vf_sub(c, vf_sub(t, vf_set1(12582912.0f)));
-    vf p = vf_set1(0x1.3a02c2p-7f);
-    p = vf_fma(p, r, vf_set1(0x1.c9fc4ap-5f));
-    p = vf_fma(p, r, vf_set1(0x1.ec0378p-3f));
-    p = vf_fma(p, r, vf_set1(0x1.62e12cp-1f));
-    p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_scale_pow2(p, t);
-}
-
 /* The largest score of a row so far. */
 static float most_of(const struct encode_head *h, const float *s, int query)
 {
@@ -146,7 +132,7 @@ static float soften(float *s, int n, float m)
 {
     vf sum = vf_set1(0);
     for (int i = 0; i < n; i += 16) {
-        vf p = weight_of(vf_sub(vf_load(s + i), vf_set1(m)));
+        vf p = vf_exp2_rough(vf_sub(vf_load(s + i), vf_set1(m)));
         sum = vf_add(sum, p);
         vf_store(s + i, p);
     }
@@ -178,7 +164,7 @@ static void soften_tile(const struct encode_head *h, int query, int rows, float 
         sums[i] = soften(r->scores + (size_t)i * ENCODE_KEY_LD, n, m[i]);
     for (int i = 0; i < rows; i++) {
         round_weights(&r->weights, i, r->scores + (size_t)i * ENCODE_KEY_LD, n, sums[i]);
-        vf_store(room, weight_of(vf_set1(r->m[query + i] - m[i])));
+        vf_store(room, vf_exp2_rough(vf_set1(r->m[query + i] - m[i])));
         keep[i] = room[0];
         r->l[query + i] = r->l[query + i] * keep[i] + sums[i];
         r->m[query + i] = m[i];

@@ -18,18 +18,18 @@ INLINE vf vf_exp2(vf x)
     return vf_zero_below(x, vf_set1(-126.0f), vf_scale_pow2(p, t));
 }
 
-/* 2^x for x <= 0, to 3e-6 of it, and 0 where that is less than SMALLEST_HALF; NaN stays. */
-INLINE vf vf_exp2_half(vf x)
+/* 2^x of x <= 0, to 3e-6; 0 from -127 on down, NaN stays. */
+INLINE vf vf_exp2_rough(vf x)
 {
-    vf c = vf_max(vf_set1(-64.0f), x);
+    vf c = vf_max(vf_set1(-127.0f), x);
     vf t = vf_add(c, vf_set1(12582912.0f));
     vf r = vf_sub(c, vf_sub(t, vf_set1(12582912.0f)));
-    vf p = vf_set1(0x1.3a0228p-7f);
-    p = vf_fma(p, r, vf_set1(0x1.c9fc52p-5f));
-    p = vf_fma(p, r, vf_set1(0x1.ec037ap-3f));
+    vf p = vf_set1(0x1.3a02c2p-7f);
+    p = vf_fma(p, r, vf_set1(0x1.c9fc4ap-5f));
+    p = vf_fma(p, r, vf_set1(0x1.ec0378p-3f));
     p = vf_fma(p, r, vf_set1(0x1.62e12cp-1f));
     p = vf_fma(p, r, vf_set1(1.0f));
-    return vf_zero_below(x, vf_set1(-50.0f), vf_scale_pow2(p, t));
+    return vf_scale_pow2(p, t);
 }
 
 /* The last n < 16 elements, the missing ones 0. */

@@ -1,23 +1,9 @@
 #include "kernels/cpu/vec_portable.h"
 
-#include "kernels/cpu/linear_body.h"
-#include "kernels/cpu/rows_body.h"
-#include "kernels/cpu/attention_body.h"
+#include "kernels/cpu/kernels_body.h"
 
 const struct cpu_kernels *cpu_kernels_portable(void)
 {
-    static const struct cpu_kernels kernels = {
-        .isa = "portable",
-        .norm_row = norm_row,
-        .swiglu_row = swiglu_row,
-        .quantise_row = quantise_row,
-        .round_row = round_row,
-        .lace = lace,
-        .linear = linear_kernel,
-        .attend = attend,
-        .fold = fold,
-        .attend_finish = attend_finish,
-        .to_cache = to_cache,
-    };
+    static const struct cpu_kernels kernels = KERNELS_TABLE("portable");
     return &kernels;
 }

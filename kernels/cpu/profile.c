@@ -89,18 +89,6 @@ static void watched_begin_part(struct device *d, const struct batch_part *p)
     note(d, PROFILE_PREPARE, &from, (struct load){0});
 }
 
-static void add_count(struct profile_count *to, const struct profile_count *c)
-{
-    to->calls += c->calls;
-    to->ns += c->ns;
-    to->pool_ns += c->pool_ns;
-    to->wait_ns += c->wait_ns;
-    to->bytes += c->bytes;
-    to->stored_bytes += c->stored_bytes;
-    to->int8_ops += c->int8_ops;
-    to->float_ops += c->float_ops;
-}
-
 static void add_steps(struct profile_steps *to, const struct profile_steps *s)
 {
     to->steps += s->steps;
@@ -108,7 +96,7 @@ static void add_steps(struct profile_steps *to, const struct profile_steps *s)
     to->ns += s->ns;
     to->before_ns += s->before_ns;
     for (int i = 0; i < PROFILE_OPS; i++)
-        add_count(&to->ops[i], &s->ops[i]);
+        profile_add(&to->ops[i], &s->ops[i]);
 }
 
 static int watched_finish(struct device *d, struct step_time *t, struct err *e)
@@ -186,7 +174,8 @@ static void watched_rope(struct device *d, const struct rope_args *a)
 static double cached_bytes(const struct kv_view *kv)
 {
     size_t elements = (size_t)(kv->head_dim + kv_padded_dim(kv->head_dim)) * (size_t)kv->n_kv_heads;
-    return (double)(elements * kv_element_bytes(kv->space->dtype));
+    enum dtype t = kv->space->dtype;
+    return (double)(elements * kv_element_bytes(t) + 2 * (size_t)kv->n_kv_heads * kv_scale_bytes(t, 1));
 }
 
 static void watched_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv)

@@ -23,8 +23,8 @@ enum { MAX_TOKENS = 1 << 20 };
 #define NLL_BOUND 0.002
 #define AGREE_BOUND 0.99
 #endif
-#define FAST_NLL_BOUND 0.003 /* with inputs of eight bits */
-#define FAST_AGREE_BOUND 0.97
+#define FAST_NLL_BOUND 0.003   /* with inputs of eight bits */
+#define FAST_AGREE_BOUND 0.965 /* other roundings of the same size move it by two thousandths */
 
 struct comparison {
     double nll, reference;

@@ -2,6 +2,7 @@
  * whatever was done to the file in between, and whatever happens to ranks, requests and the cache meanwhile: each text
  * is the one that the request has on a single rank without any of it, and the books balance. */
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "engine/engine.h"
@@ -9,12 +10,13 @@
 
 enum { DISK_BYTES = 64 << 20 };
 
-static char path[64];
+static char path[4096];
 
 static int fresh(void **state)
 {
     (void)state;
-    snprintf(path, sizeof path, "layout_disk_kv.%d", (int)getpid());
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/layout_disk_kv.%d", folder ? folder : "/tmp", (int)getpid());
     unlink(path);
     return 0;
 }

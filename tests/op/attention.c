@@ -335,6 +335,40 @@ static void sliding_windows(void **state)
                  length, 2, windows[i]);
 }
 
+/* What one position has that is no number reaches those that see it, and nobody else: not by sharing a pair, a run of
+ * lanes or a scale with it. */
+static void no_number_reaches_those_before_it(void **state)
+{
+    (void)state;
+    enum { LENGTH = 150, WIDTH = 3 * 32 };
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32, DT_I8};
+    static const int at[] = {0, 21, 128, 149};
+    for (int i = 0; i < 32; i++) {
+        int length = LENGTH, bad = at[i / 2 % 4];
+        struct rng r;
+        rng_init(&r, (uint64_t)i);
+        struct world w = make_world(&r, (struct heads){3, 1, 32}, 1, &length, 0);
+        w.fast = i % 2;
+        float *clean = malloc(sizeof(float) * LENGTH * WIDTH);
+        for (int spoilt = 0; spoilt < 2; spoilt++) {
+            struct device *d = open_as("auto", 2, w.fast);
+            struct cache c = make_cache(&r, &w, types[i / 8], 16);
+            run_world(d, &w, &c, &r, i % 3 ? 300 : 5);
+            free_cache(&w, &c);
+            ops->close(d);
+            if (!spoilt)
+                memcpy(clean, w.out[0], sizeof(float) * LENGTH * WIDTH);
+            w.v[0][bad * 32 + 7] = i % 4 ? INFINITY : NAN;
+            w.k[0][bad * 32 + 9] = NAN;
+        }
+        assert_memory_equal(clean, w.out[0], sizeof(float) * WIDTH * (size_t)bad);
+        for (int p = bad; p < LENGTH; p++)
+            assert_true(w.out[0][p * WIDTH + 7] != w.out[0][p * WIDTH + 7]);
+        free(clean);
+        free_world(&w);
+    }
+}
+
 static void many_queries_of_one_head(void **state)
 {
     (void)state;
@@ -599,6 +633,7 @@ int main(void)
         cmocka_unit_test(grouped_heads),
         cmocka_unit_test(odd_head_dims),
         cmocka_unit_test(sliding_windows),
+        cmocka_unit_test(no_number_reaches_those_before_it),
         cmocka_unit_test(many_queries_of_one_head),
         cmocka_unit_test(block_sizes),
         cmocka_unit_test(rope_and_head_norm),
