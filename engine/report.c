@@ -61,6 +61,13 @@ static void put_gauges(const struct engine *engine, const char *label, struct bu
     put_gauge(out, "moonshift:disk_kv_blocks", "Blocks of the disk for KV.", label, disk ? disk->n_blocks : 0);
     put_gauge(out, "moonshift:disk_kv_blocks_cached", "Of them, those that the prefix cache keeps.", label,
               disk ? disk->n_cached : 0);
+    int off = 0;
+    for (int i = 0; i < engine->node.n_ranks; i++)
+        off += rank_facts(engine->node.ranks[i])->parts_off;
+    put_gauge(out, "moonshift:device_parts_off",
+              "Kernels and libraries of GPUs that came out wrong when they were tried "
+              "at start, and are not used.",
+              label, off);
     put_gauge(out, "moonshift:groups", "Groups of ranks.", label, w->partition.n_groups);
     put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,
               w->kv.n_ranks - __builtin_popcountll(w->partition.dead_ranks));

@@ -25,6 +25,7 @@ struct comm {
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic uint32_t phase; /* of the barrier; changes when all have arrived, and by an abort */
     _Atomic uint32_t aborted, sleepers;
+    _Atomic uint32_t taken; /* a member has the turn */
     int n, polls;
     struct comm_member *members;
 };
@@ -109,6 +110,19 @@ bool rendezvous_enter(struct comm *c, int me, const struct published *s, int *sl
     *slot = (int)(m->n_entered++ & 1);
     m->published[*slot] = *s;
     return rendezvous_barrier(c);
+}
+
+/* Whoever passes the turn wakes one who waits for it, or nobody; turns are taken where time does not matter. */
+void rendezvous_take_turn(struct comm *c)
+{
+    while (atomic_exchange(&c->taken, 1))
+        futex_wait(&c->taken, 1);
+}
+
+void rendezvous_pass_turn(struct comm *c)
+{
+    atomic_store(&c->taken, 0);
+    futex_wake(&c->taken, 1);
 }
 
 void rendezvous_abort(struct comm *c)

@@ -29,6 +29,10 @@ const struct published *rendezvous_published(const struct comm *c, int member, i
 int rendezvous_next_slot(const struct comm *c, int me);
 /* A further barrier within a collective. False: the comm is aborted. */
 bool rendezvous_barrier(struct comm *c);
+/* Members one at a time, for what must not be done by two threads at once: waits for the turn; passes it. A member that
+ * has the turn passes it before it enters or meets the others, and after a failure, too. */
+void rendezvous_take_turn(struct comm *c);
+void rendezvous_pass_turn(struct comm *c);
 /* A pointer that the backend keeps with a member and slot, or (MEMBER_OWN) with a member alone; NULL at first. */
 enum { MEMBER_OWN = 2 };
 void **rendezvous_own(struct comm *c, int member, int slot);

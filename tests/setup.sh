@@ -25,11 +25,11 @@ pc:libcrypto              | run  | libssl-dev       | openssl-devel       | open
 pc:libseccomp             | run  | libseccomp-dev   | libseccomp-devel    | libseccomp
 cmd:python3               | run  | python3          | python3             | python
 py:pip                    | run  | python3-pip      | python3-pip         | python-pip
-pc:cmocka                 | test | libcmocka-dev    | libcmocka-devel     | cmocka
+pc:cmocka                 | pack | libcmocka-dev    | libcmocka-devel     | cmocka
 cmd:luajit                | test | luajit           | luajit              | luajit
 cmd:busted                | test | lua-busted       | lua-busted          | busted
 py:ensurepip              | test | python3-venv     | python3             | python
-cmd:g++                   | test | g++              | gcc-c++             | gcc
+cmd:g++                   | pack | g++              | gcc-c++             | gcc
 cmd:clang                 | test | clang            | clang               | clang
 rt:fuzzer                 | test | libclang-rt-dev  | compiler-rt         | compiler-rt
 san:address               | test | gcc              | libasan             | gcc-libs
@@ -57,12 +57,12 @@ present() {
 }
 declare -A san_names=([address]=asan [undefined]=ubsan [thread]=tsan)
 
-# missing WHO COLUMN: the packages of that column whose probe fails; WHO is run, test or all (each includes those
-# before).
+# missing WHO COLUMN: the packages of that column whose probe fails; WHO is run, pack (tests/gpu/pack.sh), test or all
+# (each includes those before).
 missing() {
     requirements | while IFS='|' read -r probe who names; do
         probe=${probe// /} who=${who// /}
-        if [[ "$1 $who" =~ ^(all .*|test (test|run)|run run)$ ]] && ! present "$probe"; then
+        if [[ "$1 $who" =~ ^(all .*|test (test|pack|run)|pack (pack|run)|run run)$ ]] && ! present "$probe"; then
             cut -d'|' -f"$2" <<<"$names" | tr -d ' '
         fi
     done | sort -u | tr '\n' ' '

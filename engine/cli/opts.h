@@ -89,6 +89,7 @@ struct opts {
     char *cpu_precision;          /* high, fast; NULL: fast, where there is a choice */
     char *graph_sizes;            /* NULL: the usual ones */
     bool invariant, enforce_eager, warmup, profile;
+    bool plain_kernels, early_launch, self_check; /* of GPUs */
     bool async_scheduling;
     int64_t run_ahead;
     int64_t threads;

@@ -165,6 +165,12 @@ static const struct opt_row rows[] = {
      "1,2,4,8,16,32,48,64,96,128, up to --max-num-seqs)"},
     {"enforce-eager", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(enforce_eager), NULL, "false", 0, 0, NULL,
      "GPUs: record no graphs; every step launches its kernels one by one"},
+    {"plain-kernels", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(plain_kernels), NULL, "false", 0, 0, NULL,
+     "GPUs: only kernels that every GPU has, none of one architecture's own; slower"},
+    {"early-launch", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(early_launch), NULL, "true", 0, 0, NULL,
+     "GPUs from 9.0 on: a kernel of a decode step may begin before the one before it has ended"},
+    {"self-check", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(self_check), NULL, "true", 0, 0, NULL,
+     "GPUs: try the kernels at start, and leave out what comes out wrong"},
     {"warmup", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(warmup), NULL, "true", 0, 0, NULL,
      "GPUs: try the largest step of every layout before serving (without it the server starts sooner, but the first "
      "requests take longer, and memory may run out while serving)"},

@@ -198,6 +198,9 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     if (!o->threads && strcmp(s.ops->name, "cpu") == 0)
         say_cores();
     s.device = (struct device_opts){.n_threads = (int)o->threads, .isa = o->isa, .invariant = o->invariant};
+    s.device.plain_kernels = o->plain_kernels;
+    s.device.no_early_launch = !o->early_launch;
+    s.device.check = o->self_check;
     s.device.fast = !o->cpu_precision || strcmp(o->cpu_precision, "fast") == 0;
     TRY(opts_cache_type(o->kv_dtype, s.device.fast && strcmp(s.ops->name, "cpu") == 0, &s.kv_dtype, e));
     s.device.sim_step_ns = (int64_t)(o->sim_step_us * 1e3);

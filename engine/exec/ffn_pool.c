@@ -288,6 +288,7 @@ int ffn_pool_sit(struct ffn_pool *p, int rank, struct err *e)
         .pool = p, .rank = rank, .source = {.ctx = s, .mode = mode_of, .take = take, .leave = leave, .send = send}};
     clock_init_real(&s->clock);
     fetch.n_threads = fetch.max_rows = 1;
+    fetch.check = false; /* it only copies */
     TRY(ops->open(&s->fetch_device, &fetch, e));
     TRY(ops->open(&s->serve_device, &p->devices[rank], e));
     ops->facts(s->serve_device, &facts);

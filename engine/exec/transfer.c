@@ -99,6 +99,7 @@ int transfer_open(struct transfer **out, const struct transfer_setup *s, struct 
     *out = t;
     t->setup = *s;
     o.n_threads = 1;
+    o.check = false; /* it only copies */
     t->inbox = queue_create(sizeof(struct job), 0, false);
     TRY(s->ops->open(&t->device, &o, e));
     snprintf(name, sizeof name, "transfer-%d", s->rank);

@@ -186,7 +186,7 @@ __device__ static void store_queries(const struct attend_job &j, const struct at
 
 template <enum dtype T> static __global__ void attend_kernel(struct attend_job j)
 {
-    __shared__ struct attend_space s;
+    SHARED(s, struct attend_space s);
     struct attend_item it = j.items[blockIdx.x];
     struct seq_at seq = j.step.seqs[it.seq];
     int heads = j.first_head[blockIdx.y + 1] - j.first_head[blockIdx.y];

@@ -77,6 +77,36 @@ static bool fail_peer(struct device *d)
     return false;
 }
 
+/* The members of a group capture into one graph, which only one thread at a time may add to: they take turns between
+ * collectives. */
+void turn_take(struct device *d)
+{
+    if (d->turns)
+        rendezvous_take_turn(d->turns);
+}
+
+void turn_pass(struct device *d)
+{
+    if (d->turns)
+        rendezvous_pass_turn(d->turns);
+}
+
+/* Publishes and waits for all members. */
+static bool meet(struct device *d, struct comm *c, int me, const struct published *s, int *slot)
+{
+    turn_pass(d);
+    bool all = rendezvous_enter(c, me, s, slot);
+    turn_take(d);
+    return all;
+}
+
+/* Makes the device's stream wait for another's event. */
+static bool wait_for(struct device *d, cudaEvent_t e, const char *what)
+{
+    d->after_kernel = false;
+    return gpu_ok(d, cudaStreamWaitEvent(d->stream, e, 0), what);
+}
+
 /* Aborts on behalf of a device that has failed. */
 static bool enter(struct device *d, struct comm *c, int me, struct published *s, int *slot)
 {
@@ -87,11 +117,11 @@ static bool enter(struct device *d, struct comm *c, int me, struct published *s,
         return false;
     }
     s->ready = own;
-    if (!rendezvous_enter(c, me, s, slot))
+    if (!meet(d, c, me, s, slot))
         return fail_peer(d);
     for (int m = 0; m < rendezvous_size(c); m++) {
         const struct member_events *theirs = rendezvous_published(c, m, *slot)->ready;
-        if (m != me && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->published, 0), "a collective"))
+        if (m != me && !wait_for(d, theirs->published, "a collective"))
             return false; /* the next collective aborts */
     }
     return true;
@@ -108,12 +138,11 @@ bool members_signal(struct device *d, struct comm *c, int me, enum signal_way wa
         return false;
     }
     s.ready = own;
-    if (!rendezvous_enter(c, me, &s, &slot))
+    if (!meet(d, c, me, &s, &slot))
         return fail_peer(d);
     for (int m = 0; m < rendezvous_size(c) && !signals; m++) {
         const struct member_events *theirs = rendezvous_published(c, m, slot)->ready;
-        if ((m == 0) == (way == FROM_FIRST) &&
-            !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->published, 0), "a collective"))
+        if ((m == 0) == (way == FROM_FIRST) && !wait_for(d, theirs->published, "a collective"))
             return false; /* the next collective aborts */
     }
     return true;
@@ -152,7 +181,7 @@ static void take(struct device *d, const struct exchange_args *a, int slot)
                                                 r->rows,
                                                 r->cols};
         if (j.n == COPY_RECTS || (j.n && i + 1 == a->n_rects)) {
-            gpu_ok(d, launch_copy(d->stream, &j), "exchange");
+            gpu_launched(d, launch_copy(d->stream, &j), "exchange");
             j.n = 0;
         }
     }
@@ -189,7 +218,7 @@ static void add_planes(struct device *d, const struct reduce_args *a, int slot, 
         j->adds[p] = o->adds[p];
     }
     if (j->first < j->end)
-        gpu_ok(d, launch_sum(d->stream, j), "reduce");
+        gpu_launched(d, launch_sum(d->stream, j), "reduce");
 }
 
 /* Copies the sums that the members have left in their parts. */
@@ -209,7 +238,7 @@ static void take_parts(struct device *d, const struct reduce_args *a, int slot)
                             .first = first_element(elements, n, m),
                             .end = first_element(elements, n, m + 1)};
         if (j.first < j.end)
-            gpu_ok(d, launch_sum(d->stream, &j), "reduce");
+            gpu_launched(d, launch_sum(d->stream, &j), "reduce");
     }
 }
 
@@ -221,11 +250,14 @@ static bool second_barrier(struct device *d, struct comm *c, int me, int slot)
         cuda_comm_abort(c);
         return false;
     }
-    if (!rendezvous_barrier(c))
+    turn_pass(d);
+    bool all = rendezvous_barrier(c);
+    turn_take(d);
+    if (!all)
         return fail_peer(d);
     for (int m = 0; m < rendezvous_size(c); m++) {
         const struct member_events *theirs = rendezvous_published(c, m, slot)->ready;
-        if (m != me && !gpu_ok(d, cudaStreamWaitEvent(d->stream, theirs->summed, 0), "reduce"))
+        if (m != me && !wait_for(d, theirs->summed, "reduce"))
             return false;
     }
     return true;

@@ -1,3 +1,4 @@
+#include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/nccl.h"
@@ -19,16 +20,35 @@ void gpu_fail(struct device *d, int code, const char *text)
         err_set(&d->error, code, "%s", text);
 }
 
+/* What a trap looks like from outside: hopper.h. */
+static const char *hint(cudaError_t rc)
+{
+    return rc == cudaErrorLaunchFailure || rc == cudaErrorIllegalInstruction
+               ? " (a kernel waited in vain and stopped itself, or made a mistake)"
+               : "";
+}
+
 bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
 {
     if (rc == cudaSuccess)
         return true;
     struct err why;
-    err_set(&why, E_DEVICE, "GPU %d: %s: %s", d->index, what, cudaGetErrorString(rc));
+    err_set(&why, E_DEVICE, "GPU %d: %s: %s%s", d->index, what, cudaGetErrorString(rc), hint(rc));
     if (!d->broken.code && !d->graph) /* what cannot be captured may still run */
         d->broken = why;
     gpu_fail(d, E_DEVICE, why.text);
     return false;
+}
+
+bool gpu_launched(struct device *d, cudaError_t rc, const char *what)
+{
+    d->after_kernel = rc == cudaSuccess;
+    return gpu_ok(d, rc, what);
+}
+
+bool gpu_begins_early(const struct device *d)
+{
+    return d->pdl && (!d->graph || d->after_kernel);
 }
 
 void gpu_use(struct device *d)
@@ -219,7 +239,7 @@ static bool fill_facts(struct device *d)
     snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
     d->facts.n_threads = 1;
     d->n_sms = p.multiProcessorCount;
-    d->pdl = p.major >= 9;
+    d->pdl = p.major >= 9 && !d->opts.no_early_launch;
     d->capability = 10 * p.major + p.minor;
     d->hopper = d->capability == 90 && !d->opts.plain_kernels;
     d->facts.memory_bytes = p.totalGlobalMem;
@@ -279,6 +299,26 @@ static bool prepare_attention(struct device *d)
     return gpu_ok(d, rc, "preparing attention");
 }
 
+/* Its absence is no error, but nobody should have to guess from the speed of prompts. */
+static void open_library(struct device *d)
+{
+    int version;
+    d->lt = lt_open(d->capability);
+    if (!d->lt) {
+        snprintf(
+            d->facts.lacks, sizeof d->facts.lacks,
+            "libcublasLt is not on the loader's path nor in /usr/local/cuda: own kernels multiply for prompts, which "
+            "takes longer, and fp8 weights with inputs in 16 bits");
+        return;
+    }
+    version = lt_version(d->lt);
+    snprintf(d->facts.library, sizeof d->facts.library, "cuBLASLt %d.%d.%d", version / 10000, version / 100 % 100,
+             version % 100);
+    if (d->capability == 90 && !lt_multiplies_f8(d->lt))
+        snprintf(d->facts.lacks, sizeof d->facts.lacks,
+                 "this cuBLASLt is older than 12.9: it multiplies fp8 weights with inputs in 16 bits");
+}
+
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     *out = NULL;
@@ -294,7 +334,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     int rc =
         fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
     if (!rc && !o->invariant) {
-        d->lt = lt_open(d->capability);
+        open_library(d);
         d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;
         bool ready = prepare_attention(d);
         if (ready && lt_multiplies_f8(d->lt))
@@ -304,6 +344,8 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     }
     if (!rc && o->graph_rows > 0 && !graphs_open(d, o->graph_rows))
         rc = err_set(e, d->error.code, "%s", d->error.text);
+    if (!rc && o->check && !o->invariant)
+        rc = cuda_check(d, e);
     if (rc) {
         cuda_close(d);
         return rc;

@@ -106,6 +106,7 @@ struct device {
     /* default mode */
     bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
+    bool no_skinny, no_graphs; /* came out wrong: check.c */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */
@@ -115,6 +116,8 @@ struct device {
     /* graphs */
     struct frame frame;
     struct graph *graph; /* being captured: ops go into it and do not run */
+    struct comm *turns;  /* while several threads capture into one graph, in turns: here; NULL: they do not */
+    bool after_kernel;   /* the latest of the stream's work is a kernel of ours, and nothing else came after it */
     struct graph **graphs;
     int n_graphs;
     struct flight flights[FLIGHTS];
@@ -125,6 +128,11 @@ struct device {
 void gpu_use(struct device *d);
 /* True when rc is no error; else the device is broken: "CUDA: what: reason". */
 bool gpu_ok(struct device *d, cudaError_t rc, const char *what);
+/* The same for a launch. */
+bool gpu_launched(struct device *d, cudaError_t rc, const char *what);
+/* May the next kernel begin before the one before it has ended? In a graph only a kernel may follow a kernel so: what
+ * follows a memset or another stream's work gets plain edges, and need not be asked of the runtime. */
+bool gpu_begins_early(const struct device *d);
 /* Records the first error of a step. */
 void gpu_fail(struct device *d, int code, const char *text);
 static inline bool gpu_failed(const struct device *d)
@@ -202,6 +210,7 @@ bool cuda_graph_ended(struct device *d);
 int cuda_graph_wait(struct device *d, struct step_time *t, struct err *e);
 bool graphs_open(struct device *d, int most_rows); /* false, with the device's error: no memory */
 void graphs_close(struct device *d);
+void graph_forget_last(struct device *d); /* the one recorded last, which nobody plays any more */
 /* sample.c */
 /* Where the parameters and lists of rows are written. */
 struct params_writer {
@@ -226,6 +235,9 @@ int member_device(const struct comm *c, int member, int slot);
  * a capture this makes their streams part of the graph. False, with an error: a member failed. */
 enum signal_way { FROM_FIRST, TO_FIRST };
 bool members_signal(struct device *d, struct comm *c, int me, enum signal_way way);
+/* The member's own turn at a graph that several threads capture into, and the end of it. Collectives pass it on. */
+void turn_take(struct device *d);
+void turn_pass(struct device *d);
 /* After a signal: where the members leave the results of captured steps. */
 int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS]);
 

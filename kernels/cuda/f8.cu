@@ -60,7 +60,7 @@ __device__ static uint32_t codes_of(const struct four &v, float inverse)
 
 __device__ static float cta_max(float v)
 {
-    __shared__ float part[F8_WARPS];
+    SHARED(part, float part[F8_WARPS]);
     v = warp_max(v);
     if (lane_id() == 0)
         part[warp_id()] = v;

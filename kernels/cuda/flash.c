@@ -59,6 +59,7 @@ static bool clear_counters(struct device *d, size_t before)
         return true;
     if (d->graph)
         d->graph->cleared = true;
+    d->after_kernel = false;
     return !d->work->arrived.bytes ||
            gpu_ok(d, cudaMemsetAsync(d->work->arrived.data, 0, d->work->arrived.bytes, d->stream), "attention");
 }
@@ -85,10 +86,9 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
         return;
     const struct flash_plan *p = &d->flash.plan;
     if (j->rope && p->n_wide > 0) { /* prompts: several tiles read each new key */
-        gpu_ok(d, launch_rope_write(d->stream, &j->rope_write), "rope_write");
+        gpu_launched(d, launch_rope_write(d->stream, &j->rope_write), "rope_write");
         j->rope = false;
     }
-    j->pdl = d->pdl;
     j->partial = d->work->partial.data;
     j->arrived = d->work->arrived.data;
     j->n_slots = p->n_slots;
@@ -98,6 +98,8 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
         j->items = d->flash.items + (wide ? 0 : p->n_wide);
         j->n_items = d->flash.n_items + (wide ? 0 : 1);
         j->most_items = wide ? p->n_wide : p->n_narrow;
-        gpu_ok(d, launch_flash(d->stream, j), "attention");
+        j->pdl = gpu_begins_early(d);
+        if (j->most_items > 0)
+            gpu_launched(d, launch_flash(d->stream, j), "attention");
     }
 }

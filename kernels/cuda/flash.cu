@@ -378,7 +378,7 @@ template <int D>
 __device__ static bool leave_part(const struct flash_item &it, const struct flash_sums<D> *sums,
                                   struct flash_sums<D> *parts, uint32_t *arrived)
 {
-    __shared__ bool last;
+    SHARED(last, bool last);
     struct flash_sums<D> *mine = &parts[it.part];
     for (int i = (int)threadIdx.x; i < FLASH_ROWS * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D;

@@ -37,6 +37,11 @@ void graphs_close(struct device *d)
     frame_close(d);
 }
 
+void graph_forget_last(struct device *d)
+{
+    graph_free(d->graphs[--d->n_graphs]);
+}
+
 bool graphs_open(struct device *d, int most_rows)
 {
     for (int i = 0; i < FLIGHTS; i++)
@@ -59,6 +64,9 @@ static void begin_capture(struct device *d, const struct batch *b)
     d->item_rows = 0;
     d->flash.planned = false;
     d->n_sampled = 0;
+    d->after_kernel = false;
+    d->turns = g->key.all;
+    turn_take(d);
     if (is_first(&g->key))
         g->capturing = gpu_ok(d, cudaStreamBeginCapture(d->stream, cudaStreamCaptureModeRelaxed), "capturing a graph");
     g->member_results[0] = d->frame.results;
@@ -70,12 +78,14 @@ static void begin_capture(struct device *d, const struct batch *b)
                             .ids = (int32_t *)(d->frame.dev + d->frame.ids),
                             .results = d->frame.results,
                             .n = g->rows};
-    if (!gpu_failed(d) && gpu_ok(d, launch_feed(d->stream, &feed), "feeding tokens"))
+    if (!gpu_failed(d) && gpu_launched(d, launch_feed(d->stream, &feed), "feeding tokens"))
         step_angles(d, frame_at(&d->frame, d->frame.inv_freq));
 }
 
 static void end_capture(struct device *d)
 {
+    turn_pass(d);
+    d->turns = NULL;
     d->graph = NULL;
     d->batch = NULL;
     d->work = &d->step_work;
@@ -104,6 +114,8 @@ int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct 
     memset(&d->error, 0, sizeof d->error);
     if (d->broken.code)
         return err_set(e, d->broken.code, "%s", d->broken.text);
+    if (d->no_graphs)
+        return err_set(e, E_UNSUPPORTED, "a graph came out wrong when GPU %d was tried", d->index);
     if (b->n_rows > d->frame.most_rows)
         return err_set(e, E_UNSUPPORTED, "a graph of %d rows on a device opened for %d", b->n_rows, d->frame.most_rows);
     gpu_use(d);
@@ -137,7 +149,7 @@ int cuda_graph_end(struct device *d, struct err *e)
     gpu_use(d);
     memcpy(tokens.results, g->member_results, sizeof tokens.results);
     if (!gpu_failed(d)) /* the last op was a barrier: what others have sampled is there */
-        gpu_ok(d, launch_gather_tokens(d->stream, &tokens), "feeding tokens");
+        gpu_launched(d, launch_gather_tokens(d->stream, &tokens), "feeding tokens");
     bool ok = g->key.all ? members_signal(d, g->key.all, g->key.me, TO_FIRST) : !gpu_failed(d);
     if (ok && is_first(&g->key))
         ok = make_exec(d, g);
@@ -248,7 +260,10 @@ int cuda_graph_post(struct device *d, const struct graph_call *c, bool *posted, 
 bool cuda_graph_ended(struct device *d)
 {
     gpu_use(d);
-    return d->n_flights == 0 || cudaEventQuery(d->flights[d->oldest_flight].ended) != cudaErrorNotReady;
+    cudaError_t rc = d->n_flights ? cudaEventQuery(d->flights[d->oldest_flight].ended) : cudaSuccess;
+    if (rc == cudaErrorNotReady)
+        cudaGetLastError(); /* an answer, but it stays as the last error, where a library may look */
+    return rc != cudaErrorNotReady;
 }
 
 int cuda_graph_wait(struct device *d, struct step_time *t, struct err *e)

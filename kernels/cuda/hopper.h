@@ -77,11 +77,25 @@ __device__ static inline bool mbarrier_try_wait(struct mbarrier *b, uint32_t par
     return past;
 }
 
+__device__ static inline uint64_t time_ns(void)
+{
+    uint64_t t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* What is waited for takes microseconds. After so long it does not come any more, and a kernel that ended with an error
+ * is a failed rank, while one that never ends would be a server that hangs. */
+enum { WAIT_SECONDS = 4 };
+
 /* Waits until the phase of this parity (0 or 1) is over. The phase before the first has parity 1 and counts as over. */
 __device__ static inline void mbarrier_wait(struct mbarrier *b, uint32_t parity)
 {
-    while (!mbarrier_try_wait(b, parity)) {
-    }
+    if (mbarrier_try_wait(b, parity))
+        return;
+    for (uint64_t began = time_ns(); !mbarrier_try_wait(b, parity);)
+        if (time_ns() - began > (uint64_t)WAIT_SECONDS * 1000000000)
+            asm volatile("trap;");
 }
 
 /* Waits for all cp.async of this thread, committed or not. */

@@ -47,7 +47,7 @@ void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv
     if (gpu_failed(d) || d->batch->n_seqs == 0 || !step_blocks(d, kv->tokens_per_block))
         return;
     struct kv_write_job j = {.step = d->view, .k = k.data, .v = v.data, .ldk = k.ld, .ldv = v.ld, .kv = layer_at(kv)};
-    gpu_ok(d, launch_kv_write(d->stream, &j), "kv_write");
+    gpu_launched(d, launch_kv_write(d->stream, &j), "kv_write");
 }
 
 static struct rope_write_job rope_write_job_of(const struct device *d, const struct rope_args *a, struct act v,
@@ -66,7 +66,7 @@ void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, 
     if (gpu_failed(d) || a->rows == 0 || !step_blocks(d, kv->tokens_per_block))
         return;
     struct rope_write_job j = rope_write_job_of(d, a, v, kv);
-    gpu_ok(d, launch_rope_write(d->stream, &j), "rope_write");
+    gpu_launched(d, launch_rope_write(d->stream, &j), "rope_write");
 }
 
 /* ---- attention */
@@ -139,7 +139,7 @@ static void attend_invariant(struct device *d, const struct attention_args *a)
     }
     j.step = d->view;
     j.kv = layer_at(&a->kv);
-    gpu_ok(d, launch_attend(d->stream, &j), "attention");
+    gpu_launched(d, launch_attend(d->stream, &j), "attention");
 }
 
 static bool attends_fast(const struct device *d, const struct attention_args *a)
@@ -172,7 +172,7 @@ static void attend_fast(struct device *d, const struct attention_args *a, const 
     if (rope_write)
         j.rope_write = *rope_write;
     if (rope_write && !all_heads_asked(&j)) { /* the kernel writes only the keys of kv heads that have queries */
-        gpu_ok(d, launch_rope_write(d->stream, rope_write), "rope_write");
+        gpu_launched(d, launch_rope_write(d->stream, rope_write), "rope_write");
         j.rope = false;
     }
     cuda_flash(d, &j, most);
@@ -253,6 +253,6 @@ void cuda_kv_move(struct device *d, const struct kv_move *m)
     j.from.blocks = put_blocks(d, &m->from, n_from);
     j.to.blocks = put_blocks(d, &m->to, n_to);
     mirror_push(d, &d->lists, 0);
-    if (gpu_ok(d, launch_kv_move(d->stream, &j), "kv_move"))
+    if (gpu_launched(d, launch_kv_move(d->stream, &j), "kv_move"))
         gpu_ok(d, cudaStreamSynchronize(d->stream), "kv_move");
 }

@@ -47,7 +47,7 @@ static void change_input(struct device *d, const struct linear_args *a, float *t
                              .rows = a->rows,
                              .cols = cols,
                              .eps = a->eps};
-        gpu_ok(d, launch_norm(d->stream, &j), "norm");
+        gpu_launched(d, launch_norm(d->stream, &j), "norm");
     } else {
         struct swiglu_job j = {.x = a->x.data,
                                .x2 = a->x2.data,
@@ -57,7 +57,7 @@ static void change_input(struct device *d, const struct linear_args *a, float *t
                                .ldy = cols,
                                .rows = a->rows,
                                .cols = cols};
-        gpu_ok(d, launch_swiglu(d->stream, &j), "swiglu");
+        gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
     }
 }
 
@@ -82,7 +82,7 @@ static bool prepare(struct device *d, const struct linear_args *a, struct inputs
     if (quant) {
         struct quantise_job j = {
             .x = in->x, .ldx = in->ldx, .rows = a->rows, .cols = a->x.cols, .q = in->q, .meta = in->meta};
-        gpu_ok(d, launch_quantise(d->stream, &j), "quantise");
+        gpu_launched(d, launch_quantise(d->stream, &j), "quantise");
     }
     return !gpu_failed(d);
 }
@@ -106,7 +106,7 @@ void cuda_exact_linear(struct device *d, const struct linear_args *a)
                                .ldy = o->y.ld,
                                .rows = a->rows,
                                .accumulate = a->accumulate};
-        gpu_ok(d, launch_linear(d->stream, &j), "linear");
+        gpu_launched(d, launch_linear(d->stream, &j), "linear");
     }
 }
 

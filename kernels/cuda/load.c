@@ -151,7 +151,7 @@ static bool place_rows(struct device *d, const struct weight *w, int slot, size_
                   cudaMemcpyAsync(l->dev[slot], l->host[slot], (size_t)rows[1] * row_bytes, cudaMemcpyHostToDevice,
                                   d->stream),
                   "loading weights") &&
-           gpu_ok(d, launch_pack(d->stream, &j), "packing weights");
+           gpu_launched(d, launch_pack(d->stream, &j), "packing weights");
 }
 
 /* Rows of the file into a slot, without what lies between them. */

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "kernels/cuda/lt_load.h"
 
@@ -26,6 +27,8 @@ struct lt {
     struct lt_functions f;
     cublasLtHandle_t handle;
     bool f8;
+    int refused; /* shapes */
+    bool forbidden[LT_F8_BLOCKS + 1];
     struct choice *choices; /* [CHOICES] by hash; a new one replaces what is there */
 };
 
@@ -68,6 +71,11 @@ struct lt *lt_open(int capability)
     l->f8 = capability == F8_CAPABILITY && l->f.cublasLtGetVersion() >= LT_F8_VERSION;
     l->choices = mem_new_array(CHOICES, sizeof *l->choices);
     return l;
+}
+
+int lt_version(const struct lt *l)
+{
+    return (int)l->f.cublasLtGetVersion();
 }
 
 bool lt_multiplies_f8(const struct lt *l)
@@ -188,6 +196,15 @@ static bool ask(const struct lt *l, struct choice *c)
     return good;
 }
 
+/* The first is worth a line to whoever wonders about the speed; after it they are for who looks closely. */
+static void say_refused(struct lt *l, const struct lt_product *p)
+{
+    static const char *const names[] = {"bf16", "f16", "fp8 with scales by rows", "fp8 with scales by blocks"};
+    log_line(l->refused++ ? LOG_DEBUG : LOG_WARN, "cuda",
+             "cuBLASLt has nothing for a product of %d rows, %d columns and %d outputs in %s", p->rows, p->cols,
+             p->outs, names[p->factors]);
+}
+
 /* Once for each shape. */
 static struct choice *choose(struct lt *l, const struct lt_product *p)
 {
@@ -198,16 +215,25 @@ static struct choice *choose(struct lt *l, const struct lt_product *p)
     forget(l, &c->call);
     c->key = k;
     c->state = describe(l, p, &c->call) && ask(l, c) ? CHOICE_MADE : CHOICE_REFUSED;
+    if (c->state == CHOICE_REFUSED)
+        say_refused(l, p);
     return c;
+}
+
+void lt_forbid(struct lt *l, enum lt_factors factors)
+{
+    l->forbidden[factors] = true;
 }
 
 bool lt_can(struct lt *l, const struct lt_product *p)
 {
-    return choose(l, p)->state == CHOICE_MADE;
+    return !l->forbidden[p->factors] && choose(l, p)->state == CHOICE_MADE;
 }
 
 bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void *workspace)
 {
+    if (l->forbidden[p->factors])
+        return false;
     const struct choice *c = choose(l, p);
     float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
     if (c->state != CHOICE_MADE || !set_pointers(l, p, &c->call))

@@ -42,11 +42,15 @@ uint32_t lt_hash(const struct lt_key *k);
 /* capability: of the device, 90 is 9.0. NULL: the library is not here. */
 struct lt *lt_open(int capability);
 void lt_close(struct lt *l); /* NULL is fine */
+/* As the library counts it: 130100 is 13.1.0. */
+int lt_version(const struct lt *l);
 /* Bytes of device memory that lt_multiply needs to be given. */
 size_t lt_workspace(void);
 /* Products of LT_F8_ROWS and LT_F8_BLOCKS can be asked for: on devices of capability 9.0, from version 12.9 on. lt: or
  * NULL. */
 bool lt_multiplies_f8(const struct lt *l);
+/* From now on no product of these is done: lt_can says no. */
+void lt_forbid(struct lt *l, enum lt_factors factors);
 /* Does the library have an algorithm for it? */
 bool lt_can(struct lt *l, const struct lt_product *p);
 /* Enqueues the product. False: the library has no algorithm for it, and nothing was enqueued. */

@@ -1,6 +1,7 @@
 #include "kernels/cuda/lt_load.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #if CUBLAS_VERSION >= 120900
@@ -12,15 +13,25 @@ _Static_assert(LT_A_SCALE_MODE == (int)CUBLASLT_MATMUL_DESC_A_SCALE_MODE &&
                "the numbers are the header's");
 #endif
 
-/* The version whose header this was built with, then the name without one. */
+/* The version whose header this was built with, then what the other version that has these functions calls itself, then
+ * the name without one: where the loader looks, beside the program, and where NVIDIA's installer puts it, which is on
+ * no loader's path. */
 static void *open_library(void)
 {
 #define LT_TEXT(x) #x
 #define LT_NAME(major) "libcublasLt.so." LT_TEXT(major)
-    void *lib = dlopen(LT_NAME(CUBLAS_VER_MAJOR), RTLD_NOW | RTLD_LOCAL);
-    return lib ? lib : dlopen("libcublasLt.so", RTLD_NOW | RTLD_LOCAL);
+    static const char *const places[] = {"", "$ORIGIN/", "$ORIGIN/../lib/", "/usr/local/cuda/lib64/"};
+    static const char *const names[] = {LT_NAME(CUBLAS_VER_MAJOR), LT_NAME(13), LT_NAME(12), "libcublasLt.so"};
 #undef LT_NAME
 #undef LT_TEXT
+    void *lib = NULL;
+    char path[96];
+    for (size_t n = 0; n < sizeof names / sizeof *names && !lib; n++)
+        for (size_t p = 0; p < sizeof places / sizeof *places && !lib; p++) {
+            snprintf(path, sizeof path, "%s%s", places[p], names[n]);
+            lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        }
+    return lib;
 }
 
 static bool find(void *lib, const char *name, void *to)

@@ -188,7 +188,7 @@ static bool add_own(struct device *d, const struct reduce_args *a)
         }
     if (j.n_planes == 0)
         return gpu_ok(d, cudaMemsetAsync(a->part.data, 0, (size_t)j.end * sizeof(float), d->stream), "reduce");
-    return gpu_ok(d, launch_sum(d->stream, &j), "reduce");
+    return gpu_launched(d, launch_sum(d->stream, &j), "reduce");
 }
 
 static bool add_members(struct device *d, const struct reduce_args *a)
@@ -230,6 +230,6 @@ bool nccl_reduce(struct device *d, const struct reduce_args *a, int slot)
         return true;
     }
     if (add_members(d, a))
-        gpu_ok(d, launch_sum(d->stream, &j), "reduce");
+        gpu_launched(d, launch_sum(d->stream, &j), "reduce");
     return true;
 }

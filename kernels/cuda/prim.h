@@ -15,6 +15,11 @@
 enum { WARP = 32 };
 static const unsigned ALL_LANES = 0xffffffffu;
 
+/* A CTA's static shared memory, by name and declaration: SHARED(s, struct space s). */
+#ifndef SHARED
+#define SHARED(name, ...) __shared__ __VA_ARGS__
+#endif
+
 /* A CTA's dynamic shared memory. */
 #ifndef SHARED_BYTES
 #define SHARED_BYTES(name) extern __shared__ __align__(16) unsigned char name[]
@@ -130,7 +135,7 @@ __device__ static inline float warp_max(float v)
 /* The sum over a CTA of WARPS warps, the same in all its threads; once in a kernel, or with a barrier between. */
 template <int WARPS> __device__ static inline float cta_sum(float v)
 {
-    __shared__ float part[WARPS];
+    SHARED(part, float part[WARPS]);
     for (int k = WARP / 2; k; k /= 2)
         v += __shfl_xor_sync(ALL_LANES, v, k);
     if (lane_id() == 0)

@@ -58,7 +58,7 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
                            .rows = a->rows,
                            .cols = cols};
     *x = (struct act){d->work->inputs.data, cols, ld};
-    return gpu_ok(d, launch_swiglu(d->stream, &j), "swiglu");
+    return gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
 }
 
 static void multiply_few(struct device *d, const struct linear_args *a)
@@ -80,7 +80,7 @@ static void multiply_few(struct device *d, const struct linear_args *a)
                                .rows = left < SKINNY_ROWS ? left : SKINNY_ROWS,
                                .n_out = a->n_out,
                                .accumulate = a->accumulate,
-                               .pdl = d->pdl};
+                               .pdl = gpu_begins_early(d)};
         if (in == SKINNY_SWIGLU) {
             j.x2 = act_row(a->x2, row);
             j.ldx2 = a->x2.ld;
@@ -90,7 +90,7 @@ static void multiply_few(struct device *d, const struct linear_args *a)
             j.out[i] =
                 (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = act_row(o->y, row), .ldy = o->y.ld};
         }
-        gpu_ok(d, launch_skinny(d->stream, &j), "linear");
+        gpu_launched(d, launch_skinny(d->stream, &j), "linear");
     }
 }
 
@@ -125,7 +125,7 @@ static bool narrow(struct device *d, const struct linear_args *a, bool f16, stru
                            .cols = a->x.cols,
                            .eps = a->eps,
                            .f16 = f16};
-    return gpu_ok(d, launch_narrow(d->stream, &j), "narrow");
+    return gpu_launched(d, launch_narrow(d->stream, &j), "narrow");
 }
 
 /* By the library, or by tiles when it is absent or refuses. w: the matrix in 16 bits, rows ldw apart; NULL: tiles. */
@@ -143,11 +143,12 @@ static void multiply_wide(struct device *d, const struct fast_job *j, const uint
                            .ldy = j->ldy,
                            .factors = j->w.p.family == FAM_F16 ? LT_F16 : LT_BF16,
                            .accumulate = j->accumulate};
+    d->after_kernel = false; /* the library may do more than launch kernels */
     if (w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) &&
         lt_multiply(d->lt, d->stream, &p, d->work->workspace.data))
         return;
     if (!gpu_failed(d))
-        gpu_ok(d, launch_tile(d->stream, j), "linear");
+        gpu_launched(d, launch_tile(d->stream, j), "linear");
 }
 
 static void multiply_widened(struct device *d, const struct fast_job *all)
@@ -162,7 +163,7 @@ static void multiply_widened(struct device *d, const struct fast_job *all)
         j.y += first;
         j.bias = all->bias ? all->bias + first : NULL;
         struct widen_job wide = {.w = j.w, .to = d->work->wide.data};
-        if (gpu_ok(d, launch_widen(d->stream, &wide), "widening weights"))
+        if (gpu_launched(d, launch_widen(d->stream, &wide), "widening weights"))
             multiply_wide(d, &j, d->work->wide.data, j.w.cols);
     }
 }
@@ -217,7 +218,7 @@ static void multiply(struct device *d, const struct linear_args *a)
     enum family f = family_of(a, 0);
     if (f == FAM_F32)
         cuda_exact_linear(d, a);
-    else if (a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
+    else if (!d->no_skinny && a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
         multiply_few(d, a);
     else if (way_of(d, a, 0) != F8_BY_64)
         multiply_f8(d, a);

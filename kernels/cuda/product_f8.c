@@ -13,6 +13,7 @@
 enum {
     ROWS_STEP = 8,
     OUTS_STEP = 16,
+    MOST_PARTS = 8,
     SUM_BYTES = 64 << 20
 }; /* 4 is what the library's documentation asks for; other users of it found 8 to be needed */
 
@@ -143,7 +144,7 @@ static bool make_input(struct device *d, const struct linear_args *a, bool group
     if (groups && !gpu_grow(d, &d->work->wide, sum_bytes(a)))
         return false;
     in->sums = whole < padded ? d->work->wide.data : NULL;
-    return gpu_ok(d, launch_f8_input(d->stream, j), "inputs in fp8");
+    return gpu_launched(d, launch_f8_input(d->stream, j), "inputs in fp8");
 }
 
 /* ---- an output */
@@ -186,20 +187,67 @@ static void settle(struct device *d, const struct linear_args *a, const struct i
                                    .cols = o->w.rows,
                                    .accumulate = a->accumulate};
     if (whole && o->bias)
-        gpu_ok(d, launch_f8_epilogue(d->stream, &add), "bias");
+        gpu_launched(d, launch_f8_epilogue(d->stream, &add), "bias");
     if (in->sums)
-        gpu_ok(d, launch_f8_epilogue(d->stream, &rest), "sums");
+        gpu_launched(d, launch_f8_epilogue(d->stream, &rest), "sums");
+}
+
+/* Columns of part `part` of n, which has some. */
+static struct lt_product part_of(const struct lt_product *whole, int part, int n)
+{
+    struct lt_product p = *whole;
+    int each = up_to((p.cols + n - 1) / n, F8_GROUP), first = part * each;
+    p.w = (const uint8_t *)p.w + first;
+    p.x = (const uint8_t *)p.x + first;
+    p.cols = p.cols - first < each ? p.cols - first : each;
+    p.accumulate = p.accumulate || part > 0;
+    return p;
+}
+
+/* In how many parts the library takes it; 0: it does not. It has refused products of many columns and few rows with
+ * scales by rows (9216 columns and up to 256 rows on an H100: issue 4582 of pytorch/ao). These scales are those of any
+ * part of the columns, so such parts are products whose sums add up. */
+static int parts_of(const struct device *d, const struct lt_product *p)
+{
+    int most = p->factors == LT_F8_ROWS ? MOST_PARTS : 1;
+    for (int n = 1; n <= most && p->cols > (n - 1) * up_to((p->cols + n - 1) / n, F8_GROUP); n *= 2) {
+        int taken = 0;
+        for (struct lt_product part; taken < n; taken++) {
+            part = part_of(p, taken, n);
+            if (!lt_can(d->lt, &part))
+                break;
+        }
+        if (taken == n)
+            return n;
+    }
+    return 0;
+}
+
+/* False: nothing is done. */
+static bool multiply_parts(struct device *d, const struct lt_product *p, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct lt_product part = part_of(p, i, n);
+        if (lt_multiply(d->lt, d->stream, &part, d->work->workspace.data))
+            continue;
+        if (i > 0)
+            gpu_fail(d, E_DEVICE, "cuBLASLt took the first columns of a product and refused others");
+        return i > 0;
+    }
+    return true;
 }
 
 /* False: the library refuses, and y is unchanged. */
 static bool multiply(struct device *d, const struct linear_args *a, const struct input *in, int i)
 {
     struct lt_product whole = product_of(a, in, i, false), behind = product_of(a, in, i, true);
-    if ((whole.rows && !lt_can(d->lt, &whole)) || (behind.rows && !lt_can(d->lt, &behind)))
+    int parts = whole.rows ? parts_of(d, &whole) : 0;
+    d->after_kernel = false; /* the library may do more than launch kernels */
+    if ((whole.rows && !parts) || (behind.rows && !lt_can(d->lt, &behind)))
         return false;
     if (behind.rows && !lt_multiply(d->lt, d->stream, &behind, d->work->workspace.data))
         return false;
-    if (whole.rows && !lt_multiply(d->lt, d->stream, &whole, d->work->workspace.data))
+    if (!multiply_parts(d, &whole, parts))
         return false;
     settle(d, a, in, i);
     return true;

@@ -41,7 +41,7 @@ cudaError_t launch_embed(cudaStream_t s, const struct embed_job *j)
 /* CTA: one row. Only sixteen lanes add, since the order of the sum is fixed. */
 static __global__ void norm_kernel(struct norm_job j)
 {
-    __shared__ float scale;
+    SHARED(scale, float scale);
     const float *x = j.x + (int64_t)blockIdx.x * j.ldx;
     float *y = j.y + (int64_t)blockIdx.x * j.ldy;
     if (warp_id() == 0) {

@@ -197,13 +197,13 @@ static void capture_sample(struct device *d, struct sample_job *j, int first)
     j->out = f->results + first;
     d->graph->vocab = j->vocab;
     note_sampled(d, first, j->n);
-    gpu_ok(d, launch_sample(d->stream, j), "sample");
+    gpu_launched(d, launch_sample(d->stream, j), "sample");
 }
 
 static void send_sample(struct device *d, struct sample_job *j, int first)
 {
     if (send_params(d, j, first) && take_results(d, first, j->n, &j->out) &&
-        gpu_ok(d, launch_sample(d->stream, j), "sample"))
+        gpu_launched(d, launch_sample(d->stream, j), "sample"))
         gpu_ok(d,
                cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j->out, j->out, (size_t)j->n * sizeof *j->out,
                                cudaMemcpyDeviceToHost, d->stream),

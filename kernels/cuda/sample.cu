@@ -146,6 +146,47 @@ __device__ static __forceinline__ mass_t sum_prefix(struct sample_space *s, cons
     return cta_sum(s, sum);
 }
 
+/* The sum of numbers of up to 46 bits over the warp. */
+__device__ static __forceinline__ mass_t warp_sum_small(mass_t v)
+{
+    enum { HALF = 23 };
+    return __reduce_add_sync(ALL_LANES, (uint32_t)v & ((1u << HALF) - 1)) +
+           ((mass_t)__reduce_add_sync(ALL_LANES, (uint32_t)(v >> HALF)) << HALF);
+}
+
+/* *to += v, in shared memory, which adds 32 bits by itself: 64 would be a loop of compare and swap, in which lanes that
+ * add to the same place hold each other up. */
+__device__ static __forceinline__ void add_mass(mass_t *to, mass_t v)
+{
+    uint32_t *half = (uint32_t *)to, low = (uint32_t)v, high = (uint32_t)(v >> 32);
+    if (low && atomicAdd(&half[0], low) + low < low)
+        high++;
+    if (high)
+        atomicAdd(&half[1], high);
+}
+
+/* Each lane's v into its bin; all lanes of the warp take part, those with 0 add nothing. In the upper bits of the key
+ * nearly all logits fall into a handful of bins, so the lanes of the first few bins add up among themselves, and one of
+ * them adds to the bin. */
+__device__ static __forceinline__ void add_to_bins(struct sample_space *s, uint32_t bin, mass_t v)
+{
+    enum { TOGETHER = 4 };
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        uint32_t left = __ballot_sync(ALL_LANES, v != 0);
+        if (!left)
+            return;
+        int first = __ffs((int)left) - 1;
+        bool same = bin == __shfl_sync(ALL_LANES, bin, first);
+        mass_t sum = warp_sum_small(same ? v : 0);
+        if (lane_id() == first)
+            add_mass(&s->bins[bin], sum);
+        v = same ? 0 : v;
+    }
+    if (v)
+        add_mass(&s->bins[bin], v);
+}
+
 /* Eight more bits of the key of the prefix's last element: s->key, s->above. */
 __device__ static __forceinline__ void narrow(struct sample_space *s, const float *x, int n, struct prefix in,
                                               const struct heat *h, int shift)
@@ -155,10 +196,11 @@ __device__ static __forceinline__ void narrow(struct sample_space *s, const floa
     for (int b = (int)threadIdx.x; b < BINS; b += SAMPLE_THREADS)
         s->bins[b] = 0;
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS) {
-        uint32_t k = key_of(x[i]);
-        if ((shift == 24 || k >> (shift + 8) == key >> (shift + 8)) && in_prefix(in, k, i))
-            atomicAdd(&s->bins[k >> shift & 255], part_of(h, x[i]));
+    for (int i = (int)threadIdx.x; i - lane_id() < n; i += SAMPLE_THREADS) {
+        float v = i < n ? x[i] : 0;
+        uint32_t k = key_of(v);
+        bool here = i < n && (shift == 24 || k >> (shift + 8) == key >> (shift + 8)) && in_prefix(in, k, i);
+        add_to_bins(s, k >> shift & 255, here ? part_of(h, v) : 0);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -400,8 +442,8 @@ __device__ static __forceinline__ int draw(struct sample_space *s, const float *
     for (int t = 0; t < n_tiles; t++) {
         int i = t * SAMPLE_THREADS + (int)threadIdx.x;
         mass_t sum = warp_sum(i < n && in_prefix(p, key_of(x[i]), i) ? mass_of(h, x[i]) : 0);
-        if (lane_id() == 0 && sum)
-            atomicAdd(&s->tiles[t], sum);
+        if (lane_id() == 0)
+            add_mass(&s->tiles[t], sum);
     }
     __syncthreads();
     mass_t total = 0;
@@ -435,7 +477,7 @@ __device__ static __forceinline__ int choose(struct sample_space *s, const float
 
 static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_kernel(struct sample_job j)
 {
-    __shared__ struct sample_space s;
+    SHARED(s, struct sample_space s);
     const struct sample_params &a = j.params[blockIdx.x];
     float *raw = j.logits + (int64_t)blockIdx.x * j.ld, *x = raw;
     struct sample_out *out = &j.out[blockIdx.x];

@@ -413,7 +413,7 @@ template <enum family F, int T, int N>
 __global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
     skinny_kernel(const __grid_constant__ struct skinny_job j)
 {
-    __shared__ struct skinny_space<T, N> space;
+    SHARED(space, struct skinny_space<T, N> space);
     struct tile_at f = find_tile<T>(j, (int)blockIdx.x);
     const struct weight_window &w = j.out[f.out].w;
     struct sums<T, N> s = {};

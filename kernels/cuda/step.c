@@ -39,7 +39,7 @@ void step_angles(struct device *d, const float *inv_freq)
                            .n_rows = n_rows,
                            .dim = dim,
                            .out = d->work->angles.data};
-    gpu_ok(d, launch_angles(d->stream, &j), "angles");
+    gpu_launched(d, launch_angles(d->stream, &j), "angles");
 }
 
 static void put_angles(struct device *d)
@@ -195,7 +195,7 @@ void cuda_embed(struct device *d, struct wview table, struct act y, int first, i
     for (int i = 0; i < n; i++)
         ASSERT(d->batch->ids[first + i] >= 0 && d->batch->ids[first + i] < table.rows);
     struct embed_job j = {.table = cuda_window(&table), .ids = d->view.ids + first, .y = y.data, .ldy = y.ld, .n = n};
-    gpu_ok(d, launch_embed(d->stream, &j), "embed");
+    gpu_launched(d, launch_embed(d->stream, &j), "embed");
 }
 
 struct rope_job step_rope(const struct device *d, const struct rope_args *a, struct act x, int n_heads,
@@ -217,7 +217,7 @@ static void rope_heads(struct device *d, const struct rope_args *a, struct act x
 {
     struct rope_job j = step_rope(d, a, x, n_heads, gain);
     if (n_heads > 0 && a->rows > 0 && (gain || j.dim > 0))
-        gpu_ok(d, launch_rope(d->stream, &j), "rope");
+        gpu_launched(d, launch_rope(d->stream, &j), "rope");
 }
 
 void cuda_rope(struct device *d, const struct rope_args *a)
@@ -242,5 +242,5 @@ void cuda_gather(struct device *d, struct act x, int row0, struct act y, int fir
                            .ldy = y.ld,
                            .n = n,
                            .cols = x.cols};
-    gpu_ok(d, launch_gather(d->stream, &j), "gather");
+    gpu_launched(d, launch_gather(d->stream, &j), "gather");
 }

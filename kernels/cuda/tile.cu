@@ -89,7 +89,7 @@ __device__ static void multiply(const struct tile_space<TM, TN> &s, float (*acc)
 template <half_type H, int TM, int TN>
 static __global__ void __launch_bounds__(TILE_THREADS, TM == 128 ? 1 : 2) tile_kernel(struct fast_job j)
 {
-    __shared__ struct tile_space<TM, TN> s;
+    SHARED(s, struct tile_space<TM, TN> s);
     int row0 = (int)blockIdx.y * TM, out0 = (int)blockIdx.x * TN;
     float acc[TM / 32][TN / 32][4] = {};
     struct carried x;

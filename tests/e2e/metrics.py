@@ -38,6 +38,7 @@ MOVES = {  # a series (all its labels, or some: the entry with the most wins) an
     'vllm:num_requests_waiting_by_reason{reason="deferred"}': "siblings",
     'vllm:num_requests_waiting_by_reason{reason="held"}': "hold",
     "vllm:kv_cache_usage_perc": "crowd",
+    "moonshift:device_parts_off": Fixed("the CPU has no parts that are tried; tests/emulated/check.c"),
     "vllm:engine_sleep_state": Fixed("the engine never sleeps"),
     "vllm:cache_config_info": Fixed("labels of a running server"),
     "vllm:prompt_tokens_total": "answer",

@@ -1,8 +1,8 @@
-/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other. The threads
- * of a CTA are fibers that run until they meet a barrier or a warp operation, in ascending or (emulator_order)
- * descending order, so that a missing barrier shows as a different result. All 32 lanes must take part in every warp
- * operation. Static shared memory keeps what the CTA before left there; dynamic shared memory begins as NaN. On the
- * calling thread. Invariant: one fiber runs at a time. */
+/* The names of CUDA C++ that kernels/cuda uses, on the host. A launch runs its CTAs one after the other, in a random
+ * order. The threads of a CTA are fibers that run until they meet a barrier or a warp operation, in ascending or
+ * (emulator_order) descending order, so that a missing barrier shows as a different result. All 32 lanes must take part
+ * in every warp operation. Shared memory begins as NaN. On the calling thread, but for a CTA that begins early
+ * (graph.h), which has a thread of its own. Invariant: one fiber of a launch runs at a time. */
 #ifndef EMULATOR_CUDA_RUNTIME_H
 #define EMULATOR_CUDA_RUNTIME_H
 
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <tuple>
 
 #include "tests/emulator/graph.h"
@@ -24,7 +25,10 @@
 #define __align__(n) alignas(n)
 #define __grid_constant__
 #define __launch_bounds__(...)
-#define __shared__ static thread_local
+/* A CTA's static shared memory, which begins as NaN: kernels/cuda/prim.h. */
+#define SHARED(name, ...)                                                                                              \
+    static thread_local __VA_ARGS__;                                                                                   \
+    emulator_fresh((void *)&name, sizeof name)
 #define SHARED_BYTES(name) unsigned char *name = emulator_dynamic
 
 struct dim3 {
@@ -76,6 +80,10 @@ static inline void __threadfence() {}
 extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 extern thread_local unsigned char *emulator_dynamic;
 
+/* The variable is new in the CTA: who comes to its declaration first fills it. */
+void emulator_fresh(void *p, size_t bytes);
+/* Until the kernels before this one have ended. */
+void emulator_grid_wait();
 void __syncthreads();
 void __syncwarp();
 /* Puts v where the warp sees it, waits for all lanes, returns lane src's. */
@@ -124,6 +132,21 @@ template <typename T> static inline T __shfl_up_sync(unsigned, T v, int k)
     return emulator_shuffle(v, lane - k >= 0 ? lane - k : lane);
 }
 
+static inline uint32_t __reduce_add_sync(unsigned, uint32_t v)
+{
+    for (int k = 16; k; k /= 2)
+        v += emulator_shuffle(v, emulator_lane() ^ k);
+    return v;
+}
+static inline uint32_t __ballot_sync(unsigned, bool yes)
+{
+    return __reduce_add_sync(0, yes ? 1u << emulator_lane() : 0);
+}
+static inline int __ffs(int v)
+{
+    return __builtin_ffs(v);
+}
+
 static inline uint32_t __float_as_uint(float f)
 {
     uint32_t u;
@@ -142,17 +165,26 @@ static inline int __dp4a(int a, int b, int c)
         c += (int)(int8_t)(a >> 8 * i) * (int)(int8_t)(b >> 8 * i);
     return c;
 }
+/* Of the additions that this thread's kernels have made since it was last asked. */
+struct emulator_atomics {
+    long all, wide, queued; /* wide: of 8 bytes; queued: behind another lane of the warp that adds to the same place */
+};
+extern "C" void emulator_atomics_made(struct emulator_atomics *to);
+void emulator_note_atomic(const void *p, size_t bytes);
 template <typename T> static inline T atomicAdd(T *p, T v)
 {
+    emulator_note_atomic(p, sizeof v);
     T old = *p;
     *p = old + v;
     return old;
 }
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-template <typename... P> static inline cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int bytes)
+/* On the device that the thread has chosen. */
+cudaError_t emulator_allow_shared(const void *kernel, int bytes);
+template <typename... P> static inline cudaError_t cudaFuncSetAttribute(void (*k)(P...), cudaFuncAttribute, int bytes)
 {
-    return bytes >= 0 && bytes <= 227 << 10 ? cudaSuccess : cudaErrorInvalidValue;
+    return emulator_allow_shared((const void *)k, bytes);
 }
 
 struct cudaFuncAttributes {
@@ -173,22 +205,47 @@ struct cudaLaunchAttribute {
         int programmaticStreamSerializationAllowed;
     } val;
 };
+struct emulator_launch;
 struct cudaLaunchConfig_t {
     dim3 gridDim, blockDim;
     size_t dynamicSmemBytes;
     cudaStream_t stream;
     cudaLaunchAttribute *attrs;
     unsigned numAttrs;
+    bool early; /* the emulator's own, like the next: some attribute says that it may begin early */
+    struct emulator_launch *launch;
 };
+/* A launch and, while one of its CTAs has begun early, which and who runs it. */
+struct emulator_launch {
+    cudaLaunchConfig_t config;
+    std::function<void()> body;
+    dim3 block;
+    struct emulator_helper *early = nullptr;
+    emulator_launch(const cudaLaunchConfig_t &c, const std::function<void()> &b) : config(c), body(b) {}
+    emulator_launch(const emulator_launch &) = delete;
+    ~emulator_launch();
+};
+void emulator_begin(const std::shared_ptr<emulator_launch> &l);
+/* What the runtime refuses at the call. */
+cudaError_t emulator_check_launch(const cudaLaunchConfig_t *c, const void *kernel);
 /* Runs body once for every thread of every CTA. */
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body);
 template <typename... P, typename... A>
 static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (*kernel)(P...), A &&...args)
 {
+    static_assert((sizeof(std::decay_t<P>) + ... + 0) <= 4096, "more parameters than every toolkit passes");
     std::tuple<std::decay_t<P>...> own(args...);
     cudaLaunchConfig_t config = *c;
+    if (cudaError_t rc = emulator_check_launch(c, (const void *)kernel))
+        return rc;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        config.early = config.early || (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
+                                        c->attrs[i].val.programmaticStreamSerializationAllowed);
     config.attrs = nullptr;
-    return emulator_submit(c->stream, [=]() { return emulator_run(&config, [&]() { std::apply(kernel, own); }); });
+    auto l = std::make_shared<emulator_launch>(config, [=]() { std::apply(kernel, own); });
+    l->config.launch = l.get();
+    return emulator_submit(c->stream, {[=]() { return emulator_run(&l->config, l->body); }, true, config.early,
+                                       [=]() { emulator_begin(l); }});
 }
 /* For the CTAs that this thread launches from now on: in which order fibers take their turns. */
 extern "C" void emulator_order(int descending);

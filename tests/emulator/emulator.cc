@@ -1,9 +1,13 @@
-/* Fibers for the threads of a CTA, and the host twins of the runtime's calls. */
+/* Fibers for the threads of a CTA; the CTAs of a launch; one that begins before the kernel before it has ended. */
 #include <cuda_runtime.h>
 
-#include <atomic>
+#include <pthread.h>
+
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 /* Saves this stack in *from and goes on in `to`. A system's own contexts would ask the kernel twice for each switch. */
@@ -33,10 +37,23 @@ enum { SAVED = 20 };
 
 /* Stacks whose tops were all at the same place of a page would throw each other out of the caches: they begin APART. */
 enum { APART = 17 * 64, SPREAD = 64 << 10, STACK_BYTES = (128 << 10) + SPREAD };
-enum { LANES = 32, MOST_THREADS = 1024, MOST_SHARED = 228 << 10, DEVICES = 8 };
+/* Of static shared memory; of both kinds. */
+enum { MOST_STATIC = 48 << 10, MOST_OF_CTA = 227 << 10 };
+enum { LANES = 32, MOST_THREADS = 1024, MOST_SHARED = 228 << 10 };
 
 thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 thread_local unsigned char *emulator_dynamic;
+
+/* A thread on which a CTA begins early. */
+struct emulator_helper {
+    std::mutex lock;
+    std::condition_variable changed;
+    enum { IDLE, BEGIN, AT_GATE, GO_ON, DROP } state = IDLE;
+    const cudaLaunchConfig_t *config;
+    const std::function<void()> *body;
+    dim3 block;
+    bool descending;
+};
 
 namespace {
 
@@ -48,6 +65,7 @@ struct fiber {
     enum state state;
     dim3 thread;
     unsigned number, swaps; /* number: its place in the CTA */
+    bool waited;            /* for the kernels before its own */
     bool (*ready)(void *);  /* UNTIL */
     void *ctx;
 };
@@ -61,6 +79,13 @@ struct machine {
     emulator_words wide_slots[MOST_THREADS / LANES][2][LANES];
     alignas(16) unsigned char dynamic[MOST_SHARED];
     bool descending = false;
+    struct emulator_helper *gate = nullptr; /* the CTA has begun early, and must not pass griddepcontrol_wait yet */
+    std::vector<std::pair<void *, size_t>> fresh; /* static shared memory of the CTA */
+    struct emulator_atomics atomics = {};
+    struct {
+        unsigned swaps;
+        std::vector<const void *> places;
+    } adding[MOST_THREADS / LANES]; /* by the lanes of a warp between two operations of the warp */
     ~machine()
     {
         for (fiber &f : fibers)
@@ -165,6 +190,25 @@ progress run_warp(struct machine *m, unsigned first)
     return p;
 }
 
+struct dropped {};
+
+bool gate_is_open(void *ctx)
+{
+    return !((struct machine *)ctx)->gate;
+}
+
+/* All of the CTA that can has come to the gate. False: the CTA is not wanted any more. */
+bool wait_at_gate(struct machine *m)
+{
+    struct emulator_helper *h = m->gate;
+    std::unique_lock<std::mutex> hold(h->lock);
+    h->state = emulator_helper::AT_GATE;
+    h->changed.notify_all();
+    h->changed.wait(hold, [h]() { return h->state != emulator_helper::AT_GATE; });
+    m->gate = nullptr;
+    return h->state == emulator_helper::GO_ON;
+}
+
 /* One CTA to its end; false: its threads wait for each other in different places. A warp goes on as far as it can
  * before the next one does: so what needs a barrier between warps and has none is likelier to show. */
 bool run_cta(struct machine *m, unsigned n)
@@ -183,8 +227,12 @@ bool run_cta(struct machine *m, unsigned n)
         if (ended)
             return true;
         bool released = release(m, 0, n, AT_CTA);
-        if (!ran && !released && !emulator_cta_stalls())
+        if (ran || released || emulator_cta_stalls())
+            continue;
+        if (!m->gate)
             return false;
+        if (!wait_at_gate(m))
+            throw dropped();
     }
 }
 
@@ -208,6 +256,7 @@ void *begin_at(char *end)
 void set_up(struct machine *m, const cudaLaunchConfig_t *c, dim3 block, unsigned n)
 {
     memset(m->dynamic, 0xff, c->dynamicSmemBytes);
+    m->fresh.clear();
     blockIdx = block;
     blockDim = c->blockDim;
     gridDim = c->gridDim;
@@ -216,12 +265,140 @@ void set_up(struct machine *m, const cudaLaunchConfig_t *c, dim3 block, unsigned
         fiber *f = &m->fibers[i];
         f->state = RUNNING;
         f->swaps = 0;
+        f->waited = false;
         f->thread = dim3(i % c->blockDim.x, i / c->blockDim.x % c->blockDim.y, i / (c->blockDim.x * c->blockDim.y));
         f->at = begin_at(f->top);
     }
 }
 
+/* Static shared memory is what its declarations that were come to add up to. */
+void check_end(const struct machine *m, const cudaLaunchConfig_t *c, unsigned n)
+{
+    size_t bytes = 0;
+    for (const std::pair<void *, size_t> &f : m->fresh)
+        bytes += f.second;
+    if (bytes > MOST_STATIC || bytes + c->dynamicSmemBytes > MOST_OF_CTA)
+        emulator_die("a CTA has %zu bytes of static and %zu of dynamic shared memory", bytes, c->dynamicSmemBytes);
+    for (unsigned i = 0; i < n && c->early; i++)
+        if (!m->fibers[i].waited)
+            emulator_die("a kernel that may begin early ends without griddepcontrol_wait in a thread of a CTA: what is "
+                         "behind it would not wait for what was before it");
+}
+
+/* On the calling thread; throws dropped. */
+void run_one(const cudaLaunchConfig_t *c, const std::function<void()> &body, dim3 block, struct emulator_helper *gate)
+{
+    struct machine *m = machine_now();
+    unsigned n = c->blockDim.x * c->blockDim.y * c->blockDim.z;
+    prepare(m, n);
+    m->body = &body;
+    m->gate = gate;
+    set_up(m, c, block, n);
+    emulator_cta_begins((int)n, c->dynamicSmemBytes);
+    if (!run_cta(m, n))
+        emulator_die("the threads of a CTA wait for each other in different places");
+    emulator_cta_ends();
+    check_end(m, c, n);
+}
+
+/* ---- helpers: threads that stay, as many as CTAs have begun early at the same time */
+
+struct pool {
+    std::mutex lock;
+    std::vector<struct emulator_helper *> idle;
+    pool()
+    {
+        pthread_atfork(nullptr, nullptr, []() { all().idle.clear(); }); /* a child has none of these threads */
+    }
+    static pool &all()
+    {
+        static pool p;
+        return p;
+    }
+};
+
+void serve(struct emulator_helper *h)
+{
+    for (;;) {
+        {
+            std::unique_lock<std::mutex> hold(h->lock);
+            h->changed.wait(hold, [h]() { return h->state == emulator_helper::BEGIN; });
+        }
+        machine_now()->descending = h->descending;
+        try {
+            run_one(h->config, *h->body, h->block, h);
+        } catch (const dropped &) {
+        }
+        {
+            std::lock_guard<std::mutex> hold(h->lock);
+            h->state = emulator_helper::IDLE;
+            h->changed.notify_all();
+        }
+        std::lock_guard<std::mutex> hold(pool::all().lock);
+        pool::all().idle.push_back(h);
+    }
+}
+
+struct emulator_helper *get_helper()
+{
+    std::lock_guard<std::mutex> hold(pool::all().lock);
+    std::vector<struct emulator_helper *> &idle = pool::all().idle;
+    struct emulator_helper *h = idle.empty() ? nullptr : idle.back();
+    if (h) {
+        idle.pop_back();
+        return h;
+    }
+    h = new struct emulator_helper;
+    std::thread(serve, h).detach();
+    return h;
+}
+
+void tell(struct emulator_helper *h, decltype(emulator_helper::IDLE) what, decltype(emulator_helper::IDLE) until)
+{
+    std::unique_lock<std::mutex> hold(h->lock);
+    h->state = what;
+    h->changed.notify_all();
+    h->changed.wait(hold, [h, until]() { return h->state == until; });
+}
+
 } // namespace
+
+emulator_launch::~emulator_launch()
+{
+    if (early)
+        tell(early, emulator_helper::DROP, emulator_helper::IDLE);
+}
+
+void emulator_begin(const std::shared_ptr<emulator_launch> &l)
+{
+    const cudaLaunchConfig_t &c = l->config;
+    if (l->early)
+        return;
+    l->early = get_helper();
+    l->block = dim3(emulator_random(c.gridDim.x), emulator_random(c.gridDim.y), emulator_random(c.gridDim.z));
+    l->early->config = &l->config;
+    l->early->body = &l->body;
+    l->early->block = l->block;
+    l->early->descending = machine_now()->descending;
+    tell(l->early, emulator_helper::BEGIN, emulator_helper::AT_GATE);
+}
+
+void emulator_grid_wait()
+{
+    struct machine *m = own; /* a fiber runs: there is one */
+    m->now->waited = true;
+    emulator_wait_until(gate_is_open, m);
+}
+
+void emulator_fresh(void *p, size_t bytes)
+{
+    struct machine *m = own; /* a fiber runs: there is one */
+    for (const std::pair<void *, size_t> &f : m->fresh)
+        if (f.first == p)
+            return;
+    m->fresh.push_back({p, bytes});
+    memset(p, 0xff, bytes);
+}
 
 int emulator_lane()
 {
@@ -278,122 +455,54 @@ const emulator_words *emulator_gather(const emulator_words &v)
     return slots;
 }
 
+/* CTAs run one after the other, in any order. */
 cudaError_t emulator_run(const cudaLaunchConfig_t *c, const std::function<void()> &body)
 {
-    struct machine *m = machine_now();
-    unsigned n = c->blockDim.x * c->blockDim.y * c->blockDim.z;
-    bool grid =
-        c->gridDim.x > 0 && c->gridDim.y > 0 && c->gridDim.y < 65536 && c->gridDim.z > 0 && c->gridDim.z < 65536;
-    if (!grid || n == 0 || n > MOST_THREADS || n % LANES || c->dynamicSmemBytes > MOST_SHARED)
-        return cudaErrorInvalidValue;
-    prepare(m, n);
-    m->body = &body;
-    for (unsigned z = 0; z < c->gridDim.z; z++)
-        for (unsigned y = 0; y < c->gridDim.y; y++)
-            for (unsigned x = 0; x < c->gridDim.x; x++) {
-                set_up(m, c, dim3(x, y, z), n);
-                emulator_cta_begins((int)n, c->dynamicSmemBytes);
-                if (!run_cta(m, n)) {
-                    fprintf(stderr, "emulator: the threads of a CTA wait for each other in different places\n");
-                    abort();
-                }
-                emulator_cta_ends();
-            }
+    size_t n = (size_t)c->gridDim.x * c->gridDim.y * c->gridDim.z;
+    std::vector<unsigned> order(n);
+    for (size_t i = 0; i < n; i++) {
+        size_t k = emulator_random((unsigned)i + 1);
+        order[i] = order[k];
+        order[k] = (unsigned)i;
+    }
+    for (unsigned at : order) {
+        dim3 block(at % c->gridDim.x, at / c->gridDim.x % c->gridDim.y, at / (c->gridDim.x * c->gridDim.y));
+        bool begun = c->launch && c->launch->early && block.x == c->launch->block.x && block.y == c->launch->block.y &&
+                     block.z == c->launch->block.z;
+        if (begun) {
+            tell(c->launch->early, emulator_helper::GO_ON, emulator_helper::IDLE);
+            c->launch->early = nullptr;
+        } else {
+            run_one(c, body, block, nullptr);
+        }
+    }
     return cudaSuccess;
 }
 
-static std::atomic<int> capability{90};
-
-extern "C" void emulator_capability(int ten_times)
+void emulator_note_atomic(const void *p, size_t bytes)
 {
-    capability = ten_times;
+    struct machine *m = own; /* a fiber runs: there is one */
+    auto &a = m->adding[m->now->number / LANES];
+    if (a.swaps != m->now->swaps)
+        a.places.clear();
+    a.swaps = m->now->swaps;
+    m->atomics.all++;
+    m->atomics.wide += bytes == 8;
+    for (const void *other : a.places)
+        if (other == p) {
+            m->atomics.queued++;
+            return;
+        }
+    a.places.push_back(p);
+}
+
+extern "C" void emulator_atomics_made(struct emulator_atomics *to)
+{
+    *to = machine_now()->atomics;
+    machine_now()->atomics = {};
 }
 
 extern "C" void emulator_order(int descending)
 {
     machine_now()->descending = descending != 0;
-}
-
-/* ---- the runtime */
-
-cudaError_t cudaGetLastError(void)
-{
-    return cudaSuccess;
-}
-const char *cudaGetErrorString(cudaError_t rc)
-{
-    return rc ? "refused by the emulator" : "no error";
-}
-cudaError_t cudaGetDeviceCount(int *n)
-{
-    return *n = DEVICES, cudaSuccess;
-}
-cudaError_t cudaSetDevice(int i)
-{
-    return i >= 0 && i < DEVICES ? cudaSuccess : cudaErrorInvalidValue;
-}
-/* n > 0: registers of every kernel from now on. Returns how many they are. */
-extern "C" int emulator_registers(int n)
-{
-    static std::atomic<int> registers{255};
-    if (n > 0)
-        registers = n;
-    return registers;
-}
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
-{
-    memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated GPU");
-    p->totalGlobalMem = (size_t)4 << 30;
-    p->sharedMemPerBlockOptin = 227 << 10;
-    p->major = capability / 10;
-    p->minor = capability % 10;
-    p->multiProcessorCount = 132;
-    return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int *can, int, int)
-{
-    return *can = 1, cudaSuccess;
-}
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
-{
-    return cudaSuccess;
-}
-/* What is never written must not matter: memory begins as NaN. */
-cudaError_t cudaMalloc(void **p, size_t bytes)
-{
-    *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    if (*p)
-        memset(*p, 0xff, bytes);
-    return *p ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-cudaError_t cudaFree(void *p)
-{
-    emulator_catch_up(); /* who frees waits, as the runtime does */
-    return free(p), cudaSuccess;
-}
-cudaError_t cudaMallocHost(void **p, size_t bytes)
-{
-    return cudaMalloc(p, bytes);
-}
-cudaError_t cudaFreeHost(void *p)
-{
-    return cudaFree(p);
-}
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind, cudaStream_t s)
-{
-    return emulator_submit(s, [=]() { return memcpy(dst, src, bytes), cudaSuccess; });
-}
-cudaError_t cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size_t spitch, size_t width, size_t height,
-                              enum cudaMemcpyKind, cudaStream_t s)
-{
-    return emulator_submit(s, [=]() {
-        for (size_t i = 0; i < height; i++)
-            memcpy((char *)dst + i * dpitch, (const char *)src + i * spitch, width);
-        return cudaSuccess;
-    });
-}
-cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s)
-{
-    return emulator_submit(s, [=]() { return memset(p, value, bytes), cudaSuccess; });
 }

@@ -1,7 +1,6 @@
 /* What a warp group's instructions do (hopper_twins.h), for the CTA that runs on this thread. */
 #include "kernels/cuda/hopper.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 
@@ -17,16 +16,6 @@ enum {
 };
 
 namespace {
-
-[[noreturn]] __attribute__((format(printf, 1, 2))) void die(const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    fprintf(stderr, "emulator: ");
-    vfprintf(stderr, format, list);
-    fprintf(stderr, "\n");
-    abort();
-}
 
 /* ---- what the CTA knows */
 
@@ -107,7 +96,7 @@ void note_store(const void *p)
     struct cta &c = here();
     size_t grain = (size_t)((const unsigned char *)p - emulator_dynamic) / GRAIN;
     if (grain >= MOST_GRAINS)
-        die("a store of products' operands outside dynamic shared memory");
+        emulator_die("a store of products' operands outside dynamic shared memory");
     c.stored[grain] = ++c.stores;
     c.writer[grain] = (uint16_t)emulator_thread();
 }
@@ -124,10 +113,10 @@ struct operand read_descriptor(uint64_t bits, bool transposed)
 {
     static const int swizzles[] = {16, 128, 64, 32};
     if (bits & ~0xc00e3fff3fff3fffULL)
-        die("a descriptor with reserved bits: %016llx", (unsigned long long)bits);
+        emulator_die("a descriptor with reserved bits: %016llx", (unsigned long long)bits);
     if (bits >> 49 & 7)
-        die("a descriptor with a base offset: its atoms do not begin where they should: %016llx",
-            (unsigned long long)bits);
+        emulator_die("a descriptor with a base offset: its atoms do not begin where they should: %016llx",
+                     (unsigned long long)bits);
     return {(uint32_t)(bits & 0x3fff) << 4, (uint32_t)(bits >> 16 & 0x3fff) << 4, (uint32_t)(bits >> 32 & 0x3fff) << 4,
             swizzles[bits >> 62], transposed};
 }
@@ -152,12 +141,13 @@ const uint16_t *eight_at(const struct product &p, const struct operand &o, uint3
     struct cta &c = here();
     uint32_t address = element_at(o, r, k), at = address - FIRST_ADDRESS;
     if (address < FIRST_ADDRESS || at + 16 > c.shared_bytes || at % 16)
-        die("a product reads shared memory at %u, where there is none", address);
+        emulator_die("a product reads shared memory at %u, where there is none", address);
     uint64_t stored = c.stored[at / GRAIN], seen = UINT64_MAX;
     for (int i = 0; i < WARP; i++)
         seen = p.seen[i] < seen ? p.seen[i] : seen;
     if (stored > seen && stored > c.threads[c.writer[at / GRAIN]].seen)
-        die("a product reads what was stored without a fence since: fence_proxy_async, or it was stored while the "
+        emulator_die(
+            "a product reads what was stored without a fence since: fence_proxy_async, or it was stored while the "
             "product was under way");
     return (const uint16_t *)(const void *)(emulator_dynamic + at);
 }
@@ -206,13 +196,53 @@ void read_b(const struct product &p, float b[16][MOST_N])
         }
 }
 
-__attribute__((optimize("O3"))) void multiply(int n, const float a[16][16], const float b[16][MOST_N],
-                                              float d[16][MOST_N])
+/* As emulated_sum with 25 bits, sixteen products at once, many columns side by side. */
+__attribute__((optimize("O3"))) void multiply_row(int n, const float a[16], const float b[16][MOST_N], float d[MOST_N])
 {
-    for (int r = 0; r < 16; r++)
+    enum { BITS = 25, BIAS = 127 };
+    alignas(64) float most[MOST_N], scale[MOST_N];
+    alignas(64) int32_t sum[MOST_N];
+    for (int i = 0; i < n; i++)
+        most[i] = fabsf(d[i]);
+    for (int k = 0; k < 16; k++)
+        for (int i = 0; i < n; i++) {
+            float p = fabsf(a[k] * b[k][i]);
+            most[i] = p > most[i] ? p : most[i];
+        }
+    for (int i = 0; i < n; i++) {
+        int field = 2 * BIAS + BITS - (int)(__float_as_uint(most[i]) >> 23);
+        scale[i] = __uint_as_float((uint32_t)(field < 2 * BIAS ? field : 2 * BIAS) << 23);
+        sum[i] = (int32_t)(d[i] * scale[i]);
+    }
+    for (int k = 0; k < 16; k++)
+        for (int i = 0; i < n; i++)
+            sum[i] += (int32_t)(a[k] * b[k][i] * scale[i]);
+    for (int i = 0; i < n; i++)
+        d[i] = emulated_cut((double)sum[i] / (double)scale[i]);
+}
+
+bool is_finite(int n, const float *v)
+{
+    float most = 0;
+    for (int i = 0; i < n; i++)
+        most = fabsf(v[i]) < INFINITY ? most : INFINITY;
+    return most < INFINITY;
+}
+
+void multiply(int n, const float a[16][16], const float b[16][MOST_N], float d[16][MOST_N])
+{
+    bool finite = true;
+    for (int k = 0; k < 16 && finite; k++)
+        finite = is_finite(n, b[k]);
+    for (int r = 0; r < 16; r++) {
+        if (finite && is_finite(16, a[r]) && is_finite(n, d[r])) {
+            multiply_row(n, a[r], b, d[r]);
+            continue;
+        }
         for (int k = 0; k < 16; k++)
             for (int i = 0; i < n; i++)
                 d[r][i] += a[r][k] * b[k][i];
+    }
 }
 
 /* Element i of lane's d: its row of 16, its column. */
@@ -257,13 +287,13 @@ struct sums *sums_of(struct thread *t, float *d, int n)
     struct sums *none = nullptr;
     for (struct sums &s : t->sums) {
         if (s.d == d)
-            return s.n == n ? &s : (die("a d of another shape under way"), nullptr);
+            return s.n == n ? &s : (emulator_die("a d of another shape under way"), nullptr);
         if (s.d && d < s.d + s.n && s.d < d + n)
-            die("two d that overlap under way");
+            emulator_die("two d that overlap under way");
         none = s.d ? none : &s;
     }
     if (!none)
-        die("more d under way than the twin has room for");
+        emulator_die("more d under way than the twin has room for");
     none->d = d;
     none->n = n;
     memcpy(none->value, d, (size_t)n * sizeof *d);
@@ -302,7 +332,7 @@ void compare_group(int w, uint64_t index)
     for (int other = w / 4 * 4; other < w / 4 * 4 + 4; other++) {
         struct warp &warp = warp_at(other);
         if (warp.done <= index && !same_product(mine, warp.products[(size_t)(index - warp.done)].p))
-            die("the warps of a group begin different products");
+            emulator_die("the warps of a group begin different products");
     }
 }
 
@@ -313,7 +343,7 @@ enum : uint64_t { COUNT = 0xfffff, MADE = 0xa5 };
 uint64_t made_of(const struct mbarrier *b)
 {
     if (b->word >> 56 != MADE)
-        die("a barrier that nobody has made");
+        emulator_die("a barrier that nobody has made");
     return b->word;
 }
 
@@ -347,10 +377,10 @@ bool turn_is_over(void *ctx)
 uint64_t arrive_named(int name, int threads)
 {
     if (name < 1 || name >= NAMES || threads < WARP || threads % WARP)
-        die("barrier %d of %d threads", name, threads);
+        emulator_die("barrier %d of %d threads", name, threads);
     struct named &n = here().names[name];
     if (n.arrived && n.threads != threads)
-        die("barrier %d of %d threads is one of %d for others", name, threads, n.threads);
+        emulator_die("barrier %d of %d threads is one of %d for others", name, threads, n.threads);
     uint64_t turn = n.turn;
     n.threads = threads;
     if (++n.arrived == threads) {
@@ -421,13 +451,13 @@ void emulator_cta_ends()
 {
     struct cta &c = here();
     if (!c.arrivals.empty())
-        die("a CTA ended with copies under way");
+        emulator_die("a CTA ended with copies under way");
     for (int w = 0; w < c.n_threads / WARP; w++)
         if (!warp_at(w).products.empty())
-            die("a CTA ended with products under way");
+            emulator_die("a CTA ended with products under way");
     for (const struct named &n : c.names)
         if (n.arrived)
-            die("a CTA ended while %d threads had arrived at a barrier with a name", n.arrived);
+            emulator_die("a CTA ended while %d threads had arrived at a barrier with a name", n.arrived);
 }
 
 /* ---- the twins */
@@ -520,14 +550,14 @@ void emulated_wgmma(const struct emulated_wgmma_call &p, float *d, const uint32_
     int lane = emulator_lane();
     size_t at = (size_t)(t.begun - w.done);
     if (!t.open)
-        die("a product without wgmma_fence");
+        emulator_die("a product without wgmma_fence");
     if (at == w.products.size()) {
         w.products.push_back({});
         w.products.back().p = p;
     }
     struct product &one = w.products[at];
     if (!same_product(one.p, p))
-        die("the lanes of a warp begin different products");
+        emulator_die("the lanes of a warp begin different products");
     one.a[lane] = a;
     one.sums[lane] = sums_of(&t, d, p.n / 2);
     one.sums[lane]->last = t.begun++;

@@ -34,6 +34,8 @@ struct lt_twin_preference {
 };
 
 enum { CHOSEN = 4711, REFUSED_ROWS = 50, MOST_TYPES = 32 };
+/* Scales by rows: an H100 was seen to refuse 9216 columns of up to 256 rows, and to take 3072. */
+enum { FEW_ROWS = 256, MOST_COLS_OF_FEW_ROWS = 3072 };
 
 static atomic_int version = LT_TWIN_VERSION, products[MOST_TYPES];
 
@@ -160,7 +162,9 @@ static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMa
         return false;
     if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16 || y->ld * 4 % 16 || !d->scale_a || !d->scale_b)
         return false;
-    return vectors || (y->rows % 4 == 0 && y->cols % 4 == 0 && of_sixteen(d->scale_a) && of_sixteen(d->scale_b));
+    if (vectors)
+        return b->rows <= MOST_COLS_OF_FEW_ROWS || y->cols > FEW_ROWS;
+    return y->rows % 4 == 0 && y->cols % 4 == 0 && of_sixteen(d->scale_a) && of_sixteen(d->scale_b);
 }
 
 static bool fits(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t y)
@@ -245,6 +249,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes, cudaStream_t s)
 {
     if (a->type == CUDA_R_8F_E4M3 && !(of_sixteen(A) && of_sixteen(B) && of_sixteen(D)))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (emulator_last_error()) /* it looks at what its own launches left there */
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!h || !s || !workspace || !bytes || algo->data[0] != CHOSEN || C != D || c != y || !fits(d, a, b, y))
         return CUBLAS_STATUS_INVALID_VALUE;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/cuda/nccl_load.h"
+#include "tests/emulator/graph.h"
 #include "tests/emulator/nccl_twin.h"
 
 namespace {
@@ -119,7 +120,7 @@ static int sum(const void *from, void *to, size_t n, int type, int op, ncclComm_
     struct library &l = now();
     std::unique_lock<std::mutex> hold(l.lock);
     struct rendezvous *m = c->m;
-    if (!s || type != ncclFloat32 || op != ncclSum)
+    if (!s || type != ncclFloat32 || op != ncclSum || emulator_last_error())
         return 4;
     if (m->aborted)
         return ncclSuccess;

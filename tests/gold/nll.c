@@ -19,10 +19,8 @@ enum { MAX_TOKENS = 100 };
 enum { MAX_TOKENS = 1 << 20 };
 #endif
 
-#if !defined(NLL_BOUND) /* of the difference of the means; how often the same token is the likeliest */
-#define NLL_BOUND 0.002
+#define NLL_BOUND 0.002 /* of the difference of the means; how often the same token is the likeliest */
 #define AGREE_BOUND 0.99
-#endif
 #define FAST_NLL_BOUND 0.003   /* with inputs of eight bits */
 #define FAST_AGREE_BOUND 0.965 /* other roundings of the same size move it by two thousandths */
 

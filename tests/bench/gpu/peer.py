@@ -2,11 +2,13 @@
 """A peer on the same GPU with the same shapes as models_bench: plain torch (bf16, fused projections by F.linear, SDPA
 over a static cache, the decode step captured in a CUDA graph), and Hugging Face transformers where they can be
 imported. Random weights on the device. Prints lines that begin as models_bench's do: "decode NAME batch B context C MS
-ms", "prefill NAME tokens N MS ms", with "torch" or "transformers" in front. Says so and ends well where there is no
-torch, or none that sees a GPU.
-usage: peer.py [--seconds S] [--dry]   (dry: small sizes on the CPU, times that mean nothing)"""
+ms", "prefill NAME tokens N MS ms", with "torch" or "transformers" in front. Says so and ends with status
+77 where there is no torch, or none that sees a GPU.
+With --ours, what models_bench printed, each case of torch is set beside the same one of ours: the goal G12.
+usage: peer.py [--seconds S] [--ours FILE] [--dry]   (dry: small sizes on the CPU, times that mean nothing)"""
 
 import argparse
+import re
 import statistics
 import sys
 import time
@@ -18,6 +20,7 @@ SHAPES = [
     ("Qwen3-8B", 36, 4096, 32, 8, 128, 12288, 151936, False, True),
     ("SmolLM2-135M", 30, 576, 9, 3, 64, 1536, 49152, True, False),
 ]
+CANNOT = 77
 DECODES = [(1, 1024), (64, 1024), (8, 1024), (1, 8192), (32, 1024), (8, 8192)]
 PREFILLS = [2048, 8192]
 
@@ -126,8 +129,35 @@ class Clock:
         return graph.replay
 
 
+said = []
+
+
 def say(*parts):
-    print(*parts, flush=True)
+    said.append(" ".join(map(str, parts)))
+    print(said[-1], flush=True)
+
+
+def cases_of(lines):
+    """Milliseconds by case: "decode NAME batch B context C" or "prefill NAME tokens N"."""
+    for line in lines:
+        if m := re.match(r"((?:decode|prefill) .*?) +([\d.]+) ms ", line):
+            yield " ".join(m[1].split()), float(m[2])
+
+
+def beside(ours, dry):
+    with open(ours, encoding="utf-8") as f:
+        ours = dict(cases_of(f))
+    worst = None
+    for case, ms in cases_of(line.removeprefix("torch ") for line in said if line.startswith("torch ")):
+        if ours.get(case):
+            ratio = ms / ours[case]
+            say(f"torch {case}: ours {ours[case]:.3f} ms, theirs {ms:.3f} ms: {ratio:.2f} times as fast")
+            worst = min(worst or (ratio, case), (ratio, case))
+    if worst:
+        note = " [dry run: means nothing]" if dry else ""
+        say(f"G12 {worst[0]:.2f} (goal 0.95) times torch of this run; the worst: {worst[1]}{note}")
+    else:
+        say("G12 not measured: no peer ran the same case")
 
 
 def shrunk(batch, length):
@@ -210,14 +240,17 @@ def run_transformers(torch, clock, shape, device, dry):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--seconds", type=float, default=60)
+    p.add_argument("--ours")
     p.add_argument("--dry", action="store_true")
     args = p.parse_args()
     try:
         import torch
     except ImportError:
-        return say("no torch here: the peer was not run")
+        say("no torch here: the peer was not run")
+        return CANNOT
     if not args.dry and not torch.cuda.is_available():
-        return say(f"torch {torch.__version__} sees no GPU: the peer was not run")
+        say(f"torch {torch.__version__} sees no GPU: the peer was not run")
+        return CANNOT
     device = "cpu" if args.dry else "cuda"
     clock = Clock(torch, device, time.time() + args.seconds)
     shapes = [(s[0], 2, 128, 4, 2, 32, 256, 512, *s[8:]) for s in SHAPES] if args.dry else SHAPES
@@ -235,6 +268,8 @@ def main():
                     say("no transformers here: not run")
                 except Exception as e:
                     say(f"transformers: {type(e).__name__}: {str(e).splitlines()[0][:150] if str(e) else ''}")
+    if args.ours:
+        beside(args.ours, args.dry)
     return None
 
 
