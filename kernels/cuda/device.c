@@ -32,6 +32,7 @@ bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
 {
     if (rc == cudaSuccess)
         return true;
+    cudaGetLastError(); /* else it stays with this thread, and the library refuses what comes next because of it */
     struct err why;
     err_set(&why, E_DEVICE, "GPU %d: %s: %s%s", d->index, what, cudaGetErrorString(rc), hint(rc));
     if (!d->broken.code && !d->graph) /* what cannot be captured may still run */
