@@ -13,8 +13,9 @@
 #include "engine/base/thread.h"
 #include "kernels/futex.h"
 
-/* How long to poll with pause, and then how long with yield, before sleeping. */
-enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000 };
+/* How long to poll with pause, and then how long with yield, before sleeping. A yield that takes longer than SHARED_NS
+ * has let another program run. */
+enum { PAUSE_LOOKS = 200, YIELD_LOOKS = 200, WAIT_PAUSE_LOOKS = 2000, WAIT_YIELD_LOOKS = 20000, SHARED_NS = 50000 };
 
 /* Of one thread: how long it was inside of items. */
 struct busy {
@@ -81,6 +82,15 @@ static void work(struct pool *p, uint32_t number, int thread)
     }
 }
 
+/* False: somebody else wants this core. Who polls on would use up his turns of it, and come late when there is work;
+ * who sleeps has the next turn when he is woken up. */
+static bool yield_core(const struct pool *p)
+{
+    int64_t from = clock_now(&p->clock);
+    sched_yield();
+    return clock_now(&p->clock) - from < SHARED_NS;
+}
+
 /* Returns the number of a job newer than `seen`, asleep when none comes soon. */
 static uint32_t next_job(struct pool *p, uint32_t seen)
 {
@@ -91,8 +101,8 @@ static uint32_t next_job(struct pool *p, uint32_t seen)
             return now;
         if (i < PAUSE_LOOKS)
             relax();
-        else
-            sched_yield();
+        else if (!yield_core(p))
+            break;
     }
     atomic_fetch_add(&p->sleepers, 1);
     while ((now = atomic_load(&p->job)) == seen)
@@ -115,22 +125,20 @@ static void helper_main(void *arg)
 
 static void wait_all(struct pool *p)
 {
-    for (int i = 0;; i++) {
-        uint32_t left = atomic_load_explicit(&p->left, memory_order_acquire);
-        if (!left)
+    uint32_t left;
+    bool alone = true;
+    for (int i = 0; i < WAIT_YIELD_LOOKS && alone; i++) {
+        if (!atomic_load_explicit(&p->left, memory_order_acquire))
             return;
-        if (i < WAIT_PAUSE_LOOKS) {
+        if (i < WAIT_PAUSE_LOOKS)
             relax();
-        } else if (i < WAIT_YIELD_LOOKS) {
-            sched_yield();
-        } else {
-            atomic_store(&p->caller_sleeps, 1);
-            while ((left = atomic_load(&p->left)))
-                futex_wait(&p->left, left);
-            atomic_store(&p->caller_sleeps, 0);
-            return;
-        }
+        else
+            alone = yield_core(p);
     }
+    atomic_store(&p->caller_sleeps, 1);
+    while ((left = atomic_load(&p->left)))
+        futex_wait(&p->left, left);
+    atomic_store(&p->caller_sleeps, 0);
 }
 
 static void publish(struct pool *p, uint32_t job)
@@ -164,7 +172,6 @@ void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx)
 
 int pool_watch(struct pool *p, struct err *e)
 {
-    clock_init_real(&p->clock);
     p->busy = mem_try_aligned((size_t)p->n_threads * sizeof *p->busy, 64);
     return p->busy ? 0 : err_set(e, E_FULL, "no memory to watch %d threads", p->n_threads);
 }
@@ -185,6 +192,7 @@ int pool_open(struct pool **out, int n_threads, struct err *e)
     if (!p)
         return err_set(e, E_FULL, "no memory for a thread pool");
     p->n_threads = n_threads;
+    clock_init_real(&p->clock);
     p->helpers = mem_new_array((size_t)n_threads, sizeof *p->helpers);
     for (int i = 1; i < n_threads; i++) {
         char name[16];
