@@ -49,6 +49,17 @@ void file_map_close(struct file_map *m)
     memset(m, 0, sizeof *m);
 }
 
+bool file_map_read(const struct file_map *m, size_t at, size_t n)
+{
+    void *from = (void *)(uintptr_t)(m->data + at);
+    n = n < m->size - at ? n : m->size - at;
+#ifdef MADV_POPULATE_READ
+    if (madvise(from, n, MADV_POPULATE_READ) == 0)
+        return true;
+#endif
+    return madvise(from, n, MADV_WILLNEED) == 0; /* Linux before 5.14 */
+}
+
 /* Reads to the end and closes. */
 static int read_all(struct buf *out, int fd, const char *path, size_t limit, struct err *e)
 {

@@ -16,6 +16,8 @@ struct file_map {
 
 int file_map_open(struct file_map *m, const char *path, struct err *e);
 void file_map_close(struct file_map *m);
+/* Waits until these bytes (at: of a page's start) are in memory, or has them read soon. False: no more can be asked. */
+bool file_map_read(const struct file_map *m, size_t at, size_t n);
 /* The folder of a path: what is before its last slash, "/" or ".". */
 void file_folder(const char *path, char *out, size_t cap);
 /* Reads the whole file into out (appended). E_INPUT when it is larger than limit. */

@@ -17,6 +17,7 @@
 #include "engine/cli/policy_params.h"
 #include "engine/cli/policy_ref.h"
 #include "engine/base/version.h"
+#include "models/load/read_ahead.h"
 
 enum { TEMPLATE_BYTES = 1 << 20 };
 
@@ -354,7 +355,11 @@ int app_open(struct app *a, struct err *e)
     TRY(open_template(a, e));
     TRY(open_policy(a, e));
     int64_t begin = clock_now(&a->clock);
-    TRY(open_engine(a, e));
+    struct read_ahead *ahead = read_ahead_start(a->model);
+    int rc = open_engine(a, e);
+    read_ahead_end(ahead);
+    if (rc)
+        return rc;
     model_loaded(a->model);
     say_capacity(a, (double)(clock_now(&a->clock) - begin) * 1e-9);
     return 0;

@@ -93,8 +93,11 @@ static int open_job(struct app *a, struct job *j, struct err *e)
 {
     const struct opts *o = &a->opts;
     snprintf(j->errors, sizeof j->errors, "%s.errors", o->output);
-    if (!app_is_alone(a))
+    if (!app_is_alone(a)) {
         describe_model(o->model ? o->model : o->hf_config, &j->model);
+        buf_printf(&j->model, ", --cpu-precision %s, --kv-cache-dtype %s", o->cpu_precision ? o->cpu_precision : "fast",
+                   o->kv_dtype);
+    }
     if (o->embedding_model) {
         buf_puts(&j->model, j->model.len ? ", encoder " : "encoder ");
         describe_model(o->embedding_model, &j->model);

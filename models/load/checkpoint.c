@@ -388,6 +388,11 @@ int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int lay
     return 0;
 }
 
+const struct file_map *checkpoint_map(const struct checkpoint *c, size_t i)
+{
+    return i < c->n_files ? safetensors_map(c->files[i]) : NULL;
+}
+
 void checkpoint_drop_pages(const struct checkpoint *c)
 {
     for (size_t i = 0; i < c->n_files; i++)

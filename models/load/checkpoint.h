@@ -32,7 +32,8 @@ void checkpoint_type(const struct checkpoint *c, enum tensor_role role, int laye
  * weight is NaN. */
 int checkpoint_tensor(const struct checkpoint *c, enum tensor_role role, int layer, void *room, const void **out,
                       struct err *e);
-/* Loading is done: gives the page cache back. */
+const struct file_map *checkpoint_map(const struct checkpoint *c, size_t i); /* NULL: there are no more */
+/* Loading is done: the files stay in the page cache alone. */
 void checkpoint_drop_pages(const struct checkpoint *c);
 
 #endif

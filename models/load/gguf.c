@@ -484,15 +484,17 @@ void gguf_close(struct gguf *g)
     mem_free(g);
 }
 
+const struct file_map *gguf_map(const struct gguf *g)
+{
+    return &g->map;
+}
+
 void gguf_drop_pages(const struct gguf *g)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t from = ((uintptr_t)g->data + g->data_start + page - 1) & ~(page - 1), to = (uintptr_t)g->data + g->size;
     if (!g->map.data || from >= to)
         return;
-#ifdef MADV_PAGEOUT
-    madvise((void *)from, to - from, MADV_PAGEOUT);
-#endif
     madvise((void *)from, to - from, MADV_DONTNEED); /* a read-only file map: a later touch reads the file again */
 }
 

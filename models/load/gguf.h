@@ -56,7 +56,8 @@ int gguf_open_memory(struct gguf **out, const void *data, size_t n, struct err *
 /* The same, and what bytes held is gguf's until gguf_close; after a failure it is still theirs. */
 int gguf_adopt(struct gguf **out, struct buf *bytes, struct err *e);
 void gguf_close(struct gguf *g);
-void gguf_drop_pages(const struct gguf *g); /* the weights are loaded: give the page cache back (madvise) */
+const struct file_map *gguf_map(const struct gguf *g); /* empty when the bytes are the caller's */
+void gguf_drop_pages(const struct gguf *g); /* the weights are loaded: the file stays in the page cache alone */
 
 bool gguf_has(const struct gguf *g, const char *key);
 /* Metadata. Each returns false when the key is absent or of another kind; integers convert between widths when they

@@ -371,6 +371,13 @@ int model_tensor(const struct model *m, struct tensor_room *room, enum tensor_ro
     return 0;
 }
 
+const struct file_map *model_map(const struct model *m, size_t i)
+{
+    if (m->gguf)
+        return i == 0 ? gguf_map(m->gguf) : NULL;
+    return m->files ? checkpoint_map(m->files, i) : NULL;
+}
+
 void model_loaded(const struct model *m)
 {
     if (m->gguf)

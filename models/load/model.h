@@ -110,6 +110,8 @@ int model_tensor(const struct model *m, struct tensor_room *room, enum tensor_ro
                  struct weight_src *out, struct err *e);
 /* The same without the bytes (data is NULL), at no cost: for a machine that computes nothing. */
 int model_shape(const struct model *m, enum tensor_role role, int layer, struct weight_src *out, struct err *e);
+/* Its files, one after the other; NULL: there are no more. */
+const struct file_map *model_map(const struct model *m, size_t i);
 /* Loading is done: gives back pages. */
 void model_loaded(const struct model *m);
 

@@ -191,6 +191,11 @@ void safetensors_close(struct safetensors *s)
     mem_free(s);
 }
 
+const struct file_map *safetensors_map(const struct safetensors *s)
+{
+    return &s->map;
+}
+
 void safetensors_drop_pages(const struct safetensors *s)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)s->body + page - 1) & ~(page - 1),

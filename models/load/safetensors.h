@@ -27,8 +27,10 @@ struct st_tensor {
 int safetensors_open(struct safetensors **out, const char *path, struct err *e);
 /* The same over bytes in memory (fuzzing, tests); data must outlive it. */
 int safetensors_open_memory(struct safetensors **out, const void *data, size_t n, struct err *e);
-void safetensors_close(struct safetensors *s);            /* NULL is fine */
-void safetensors_drop_pages(const struct safetensors *s); /* the weights are loaded: give the page cache back */
+void safetensors_close(struct safetensors *s);                       /* NULL is fine */
+const struct file_map *safetensors_map(const struct safetensors *s); /* empty when the bytes are the caller's */
+/* The weights are loaded: the file stays in the page cache alone. */
+void safetensors_drop_pages(const struct safetensors *s);
 
 size_t safetensors_n(const struct safetensors *s);
 const struct st_tensor *safetensors_at(const struct safetensors *s, size_t i);           /* by name, ascending */

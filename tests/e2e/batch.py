@@ -165,7 +165,7 @@ def what_is_not_the_same_job_is_refused():
     p.wait()
     before = read("same.out") if os.path.exists(path("same.out")) else b""
     for other in (job(source, "same.out", "--seed", "5"), job(write("other.jsonl", some_lines(19)), "same.out")):
-        assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+        assert other.returncode == 1 and "another input, model, precision or seed" in other.stderr, other
     assert before == (read("same.out") if os.path.exists(path("same.out")) else b"")
     assert job(source, "same.out").returncode == 0
     missing = job(path("none.jsonl"), "none.out")
@@ -184,7 +184,7 @@ def begin_and_kill(source, name, *more):
     p.wait()
 
 
-def a_model_that_was_replaced_is_another_one():
+def a_model_that_was_replaced_or_rounds_otherwise_is_another_one():
     source = write("model.jsonl", some_lines(10 * N_LINES))
     for kept in (path("config.json"), path("folder/config.json")):
         os.makedirs(os.path.dirname(kept), exist_ok=True)
@@ -196,10 +196,13 @@ def a_model_that_was_replaced_is_another_one():
         was = os.stat(config)
         os.utime(config, ns=(was.st_atime_ns, was.st_mtime_ns + 1000000000))
         other = job(source, name, "--hf-config", model)
-        assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+        assert other.returncode == 1 and "another input, model, precision or seed" in other.stderr, other
         os.utime(config, ns=(was.st_atime_ns, was.st_mtime_ns))
+        for other in ("--cpu-precision", "high"), ("--kv-cache-dtype", "int8"):
+            refused = job(source, name, "--hf-config", model, *other)
+            assert refused.returncode == 1 and "another input, model, precision or seed" in refused.stderr, refused
         again = job(source, name, "--hf-config", model)
-        assert "another input, model or seed" not in again.stderr, again
+        assert "another input, model, precision or seed" not in again.stderr, again
         assert again.returncode == (0 if os.path.isfile(model) else 1), again  # dummy weights want a file
 
 
@@ -343,12 +346,12 @@ def another_encoder_is_another_job():
     p.kill()
     p.wait()
     other = run(two, source, "enc.out")
-    assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+    assert other.returncode == 1 and "another input, model, precision or seed" in other.stderr, other
     card = path("one/1_Pooling/config.json")
     was = os.stat(card)
     os.utime(card, ns=(was.st_atime_ns, was.st_mtime_ns + 1000000000))
     other = run(one, source, "enc.out")
-    assert other.returncode == 1 and "another input, model or seed" in other.stderr, other
+    assert other.returncode == 1 and "another input, model, precision or seed" in other.stderr, other
 
 
 def what_an_encoder_has_no_use_for_is_refused():
@@ -387,7 +390,7 @@ cases.run(
         each_bad_line_has_its_error_and_the_others_go_on,
         a_killed_job_ends_with_the_same_bytes,
         what_is_not_the_same_job_is_refused,
-        a_model_that_was_replaced_is_another_one,
+        a_model_that_was_replaced_or_rounds_otherwise_is_another_one,
         its_server_refuses_strangers,
         long_lines_take_no_more_memory_than_is_allowed,
         an_encoder_answers_lines_for_vectors,

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -147,10 +149,47 @@ static void readers_see_old_or_new(void **state)
     thread_join(t);
 }
 
+static size_t pages_in_memory(const struct file_map *m)
+{
+    static unsigned char there[1 << 12];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (m->size + page - 1) / page, n = 0;
+    assert_true(pages <= sizeof there);
+    assert_int_equal(mincore((void *)(uintptr_t)m->data, m->size, there), 0);
+    for (size_t i = 0; i < pages; i++)
+        n += there[i] & 1;
+    return n;
+}
+
+/* Bytes that were thrown out of the page cache are there again, those of the last page, too. Where a file system keeps
+ * all of its own (tmpfs), nothing was thrown out. */
+static void a_map_is_read_before_it_is_touched(void **state)
+{
+    (void)state;
+    enum { BYTES = (3 << 20) + 5 };
+    struct err e = {0};
+    struct file_map m;
+    char *bytes = calloc(1, BYTES);
+    const char *p = path_of("map");
+    assert_int_equal(file_replace(p, bytes, BYTES, &e), 0);
+    int fd = open(p, O_RDONLY | O_CLOEXEC);
+    assert_int_equal(posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
+    close(fd);
+    assert_int_equal(file_map_open(&m, p, &e), 0);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), all = (BYTES + page - 1) / page;
+    assert_true(file_map_read(&m, 0, 1 << 20));
+    assert_true(file_map_read(&m, 1 << 20, SIZE_MAX));
+    for (int i = 0; i < 1000 && pages_in_memory(&m) < all; i++)
+        usleep(10000);
+    assert_int_equal(pages_in_memory(&m), all);
+    file_map_close(&m);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_and_limits),
+        cmocka_unit_test(a_map_is_read_before_it_is_touched),
         cmocka_unit_test(big_files_come_whole),
         cmocka_unit_test(maps),
         cmocka_unit_test(failed_replacement_leaves_the_old),

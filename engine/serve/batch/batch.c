@@ -202,10 +202,11 @@ static int check_journal(struct batch *b, struct err *e)
     else
         rc = file_replace(b->journal, here.data, here.len, e);
     if (!rc && there.len && !buf_equals(&there, here.data))
-        rc = err_set(e, E_INPUT,
-                     "%.200s was begun with another input, model or seed (%.200s says which): choose another name, or "
-                     "remove both",
-                     b->setup.output, b->journal);
+        rc =
+            err_set(e, E_INPUT,
+                    "%.200s was begun with another input, model, precision or seed (%.200s says which): choose another "
+                    "name, or remove both",
+                    b->setup.output, b->journal);
     buf_free(&here);
     buf_free(&there);
     return rc;
