@@ -63,7 +63,7 @@ static void fill_row(void *to, enum kind k, int out)
     }
 }
 
-static bool load(struct check *c, enum kind k, struct err *e)
+static int load(struct check *c, enum kind k, struct err *e)
 {
     struct weight_src src = {.type = k == AS_BF16 ? DT_BF16 : DT_F8_SCALED,
                              .rows = SIDE,
@@ -76,7 +76,7 @@ static bool load(struct check *c, enum kind k, struct err *e)
     src.data = data;
     int rc = cuda_weight_load(c->d, &c->w[k], &src, e);
     mem_free(data);
-    return rc == 0;
+    return rc;
 }
 
 /* ---- moving numbers */
@@ -392,7 +392,7 @@ static const char *settle(struct check *c)
     return d->opts.max_logits < 2 || sampling_is_right(c) ? NULL : "sampling";
 }
 
-static bool open_check(struct check *c, struct err *e)
+static int open_check(struct check *c, struct err *e)
 {
     const size_t bytes = (size_t)MANY * SIDE * sizeof *c->x;
     c->host = mem_new(bytes);
@@ -400,9 +400,8 @@ static bool open_check(struct check *c, struct err *e)
     c->y = backend_cuda()->alloc(c->d, bytes);
     c->z = backend_cuda()->alloc(c->d, bytes);
     for (int k = 0; k < KINDS; k++)
-        if (!load(c, (enum kind)k, e))
-            return false;
-    return c->x && c->y && c->z ? true : (err_set(e, E_FULL, "no GPU memory to try the device"), false);
+        TRY(load(c, (enum kind)k, e));
+    return c->x && c->y && c->z ? 0 : err_set(e, E_FULL, "no GPU memory to try the device");
 }
 
 static void close_check(struct check *c)
@@ -418,7 +417,8 @@ static void close_check(struct check *c)
 int cuda_check(struct device *d, struct err *e)
 {
     struct check c = {.d = d};
-    const char *wrong = open_check(&c, e) ? settle(&c) : NULL;
+    int rc = open_check(&c, e);
+    const char *wrong = rc ? NULL : settle(&c);
     close_check(&c);
     memset(&d->error, 0, sizeof d->error);
     if (d->broken.code)
@@ -428,5 +428,5 @@ int cuda_check(struct device *d, struct err *e)
                        d->broken.text);
     if (wrong)
         return err_set(e, E_DEVICE, "GPU %d: its %s come out wrong, also by the plainest kernels", d->index, wrong);
-    return e->code;
+    return rc;
 }
