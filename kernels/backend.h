@@ -73,7 +73,8 @@ struct device_facts {
     int n_threads;
     size_t memory_bytes; /* of the device (cpu: of the machine) */
     char library[48];    /* that multiplies for it; empty: its own kernels do */
-    char lacks[400];     /* what it does without, in a sentence for the log; empty: nothing */
+    char link[160];      /* how it reaches the other devices of its group; empty: there are none */
+    char lacks[600];     /* what it does without, in a sentence for the log; empty: nothing */
     int parts_off;       /* of its own that came out wrong when it was tried */
     size_t act_bytes;    /* bytes of one activation element: 4 on cpu */
     /* A described machine, where nothing is stored that could be measured; else all 0. Each device has such a memory of

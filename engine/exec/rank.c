@@ -77,8 +77,9 @@ static int open_parts(void *ctx, struct err *e)
     TRY(s->ops->open(&r->device, &s->device, e));
     s->ops->facts(r->device, &r->facts);
     if (!s->quiet)
-        log_info("rank", "Device %d: %s, %.1f GiB%s%s", s->index, r->facts.name, (double)r->facts.memory_bytes / 0x1p30,
-                 r->facts.library[0] ? ", " : "", r->facts.library);
+        log_info("rank", "Device %d: %s, %.1f GiB%s%s%s%s", s->index, r->facts.name,
+                 (double)r->facts.memory_bytes / 0x1p30, r->facts.library[0] ? ", " : "", r->facts.library,
+                 r->facts.link[0] ? "; reads " : "", r->facts.link);
     if (!s->quiet && r->facts.lacks[0])
         log_warn("rank", "Device %d: %s", s->index, r->facts.lacks);
     TRY(init_weights(r, e));

@@ -329,10 +329,8 @@ static bool sampling_is_right(struct check *c)
 
 static void leave_out(struct device *d, const char *what)
 {
-    size_t used = strlen(d->facts.lacks);
     d->facts.parts_off++;
-    snprintf(d->facts.lacks + used, sizeof d->facts.lacks - used, "%sswitched off, as it came out wrong: %s",
-             used ? "; " : "", what);
+    gpu_lacks(d, "switched off, as it came out wrong: %s", what);
 }
 
 /* The way that a device takes, and the plainer one after it. */

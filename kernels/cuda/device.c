@@ -3,6 +3,7 @@
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/nccl.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,18 @@ static const char *hint(cudaError_t rc)
     return rc == cudaErrorLaunchFailure || rc == cudaErrorIllegalInstruction
                ? " (a kernel waited in vain and stopped itself, or made a mistake)"
                : "";
+}
+
+void gpu_lacks(struct device *d, const char *format, ...)
+{
+    size_t used = strlen(d->facts.lacks);
+    va_list list;
+    va_start(list, format);
+    if (used)
+        used += (size_t)snprintf(d->facts.lacks + used, sizeof d->facts.lacks - used, "; ");
+    if (used < sizeof d->facts.lacks)
+        vsnprintf(d->facts.lacks + used, sizeof d->facts.lacks - used, format, list);
+    va_end(list);
 }
 
 bool gpu_ok(struct device *d, cudaError_t rc, const char *what)
@@ -194,6 +207,12 @@ static int count_devices(void)
     return 0;
 }
 
+static bool is_slice(int index)
+{
+    struct cudaDeviceProp p;
+    return cudaGetDeviceProperties(&p, index) == cudaSuccess && strstr(p.name, " MIG ");
+}
+
 static int check_device(int index, struct err *e)
 {
     int n = 0;
@@ -204,30 +223,8 @@ static int check_device(int index, struct err *e)
                        rc == cudaSuccess ? "the driver lists none" : cudaGetErrorString(rc));
     }
     if (index < 0 || index >= n)
-        return err_set(e, E_INPUT, "--devices: there is no GPU %d; this machine has 0 to %d", index, n - 1);
-    return 0;
-}
-
-/* The ranks of one group read each other's memory. */
-static int open_peers(struct device *d, uint64_t peers, struct err *e)
-{
-    for (int i = 0; i < 64; i++) {
-        int can = 0;
-        if (i == d->index || !(peers >> i & 1))
-            continue;
-        cudaError_t rc = cudaDeviceCanAccessPeer(&can, d->index, i);
-        if (rc == cudaSuccess && can)
-            rc = cudaDeviceEnablePeerAccess(i, 0);
-        if (rc == cudaErrorPeerAccessAlreadyEnabled) {
-            cudaGetLastError();
-            rc = cudaSuccess;
-        }
-        if (rc != cudaSuccess || !can)
-            return err_set(
-                e, E_UNSUPPORTED,
-                "GPU %d cannot read the memory of GPU %d (%s): run one rank per process group on GPUs with peer access",
-                d->index, i, rc == cudaSuccess ? "no peer access" : cudaGetErrorString(rc));
-    }
+        return err_set(e, E_INPUT, "--devices: there is no GPU %d; this process sees 0 to %d%s", index, n - 1,
+                       is_slice(n - 1) ? "; of the slices of GPUs (MIG) each process sees one" : "");
     return 0;
 }
 
@@ -306,18 +303,16 @@ static void open_library(struct device *d)
     int version;
     d->lt = lt_open(d->capability);
     if (!d->lt) {
-        snprintf(
-            d->facts.lacks, sizeof d->facts.lacks,
-            "libcublasLt is not on the loader's path nor in /usr/local/cuda: own kernels multiply for prompts, which "
-            "takes longer, and fp8 weights with inputs in 16 bits");
+        gpu_lacks(d,
+                  "libcublasLt is not on the loader's path nor in /usr/local/cuda: own kernels multiply for prompts, "
+                  "which takes longer, and fp8 weights with inputs in 16 bits");
         return;
     }
     version = lt_version(d->lt);
     snprintf(d->facts.library, sizeof d->facts.library, "cuBLASLt %d.%d.%d", version / 10000, version / 100 % 100,
              version % 100);
     if (d->capability == 90 && !lt_multiplies_f8(d->lt))
-        snprintf(d->facts.lacks, sizeof d->facts.lacks,
-                 "this cuBLASLt is older than 12.9: it multiplies fp8 weights with inputs in 16 bits");
+        gpu_lacks(d, "this cuBLASLt is older than 12.9: it multiplies fp8 weights with inputs in 16 bits");
 }
 
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
@@ -332,8 +327,7 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
     d->work = &d->step_work;
     heap_init(&d->heap, &(struct heap_source){get_chunk, put_chunk, d});
     gpu_use(d);
-    int rc =
-        fill_facts(d) && make_stream(d) ? open_peers(d, o->peers, e) : err_set(e, d->error.code, "%s", d->error.text);
+    int rc = fill_facts(d) && make_stream(d) ? peers_open(d, e) : err_set(e, d->error.code, "%s", d->error.text);
     if (!rc && !o->invariant) {
         open_library(d);
         d->nccl = o->peers & (o->peers - 1) ? nccl_open() : NULL;

@@ -133,6 +133,8 @@ bool gpu_launched(struct device *d, cudaError_t rc, const char *what);
 /* May the next kernel begin before the one before it has ended? In a graph only a kernel may follow a kernel so: what
  * follows a memset or another stream's work gets plain edges, and need not be asked of the runtime. */
 bool gpu_begins_early(const struct device *d);
+/* Adds to what the device does without: facts.lacks. */
+void gpu_lacks(struct device *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Records the first error of a step. */
 void gpu_fail(struct device *d, int code, const char *text);
 static inline bool gpu_failed(const struct device *d)
@@ -151,6 +153,8 @@ size_t mirror_take(struct mirror *m, size_t bytes);
 void mirror_push(struct device *d, const struct mirror *m, size_t first);
 void mirror_free(struct device *d, struct mirror *m);
 
+/* peers.c */
+int peers_open(struct device *d, struct err *e); /* those of opts.peers; E_UNSUPPORTED: one is out of reach */
 /* step.c */
 int cuda_begin(struct device *d, const struct batch *b, const struct rope *rope, struct err *e);
 void cuda_begin_part(struct device *d, const struct batch_part *p);

@@ -30,6 +30,7 @@ typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
 typedef struct emulated_graph *cudaGraph_t, *cudaGraphExec_t;
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed = 2 };
+enum cudaDeviceP2PAttr { cudaDevP2PAttrNativeAtomicSupported = 3 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
 struct cudaDeviceProp {
@@ -46,6 +47,7 @@ cudaError_t cudaSetDevice(int i);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int i);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int i, int peer);
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, int i, int peer);
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t bytes);

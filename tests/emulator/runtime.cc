@@ -9,7 +9,9 @@
 #include <mutex>
 #include <vector>
 
-enum { DEVICES = 8, PLAIN_SHARED = 48 << 10, MOST_DYNAMIC = 227 << 10, MOST_THREADS = 1024 };
+#include "tests/emulator/machine.h"
+
+enum { DEVICES = EMULATED_DEVICES, PLAIN_SHARED = 48 << 10, MOST_DYNAMIC = 227 << 10, MOST_THREADS = 1024 };
 
 namespace {
 
@@ -147,9 +149,16 @@ cudaError_t emulator_check_launch(const cudaLaunchConfig_t *c, const void *kerne
 
 /* ---- devices */
 
+static struct emulated_machine machine;
+
+void emulator_machine(const struct emulated_machine *m)
+{
+    machine = m ? *m : emulated_machine();
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    return *n = DEVICES, cudaSuccess;
+    return *n = machine.n_devices ? machine.n_devices : (int)DEVICES, cudaSuccess;
 }
 cudaError_t cudaSetDevice(int i)
 {
@@ -166,10 +175,10 @@ extern "C" int emulator_registers(int n)
         registers = n;
     return registers;
 }
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int i)
 {
     memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "emulated GPU");
+    snprintf(p->name, sizeof p->name, "%s", machine.names[i] ? machine.names[i] : "emulated GPU");
     p->totalGlobalMem = (size_t)4 << 30;
     p->sharedMemPerBlockOptin = 227 << 10;
     p->major = capability / 10;
@@ -177,9 +186,13 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
     p->multiProcessorCount = 132;
     return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int *can, int, int)
+cudaError_t cudaDeviceCanAccessPeer(int *can, int i, int peer)
 {
-    return *can = 1, cudaSuccess;
+    return *can = !machine.apart[i][peer], cudaSuccess;
+}
+cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr, int i, int peer)
+{
+    return *value = !machine.pcie[i][peer], cudaSuccess;
 }
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
 {
