@@ -10,6 +10,12 @@
 #include <thread>
 #include <vector>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at))
+#endif
+
 /* Saves this stack in *from and goes on in `to`. A system's own contexts would ask the kernel twice for each switch. */
 extern "C" void emulator_switch(void **from, void *to);
 #if defined(__x86_64__)
@@ -327,7 +333,9 @@ void serve(struct emulator_helper *h)
         machine_now()->descending = h->descending;
         try {
             run_one(h->config, *h->body, h->block, h);
-        } catch (const dropped &) {
+        } catch (const dropped &) { /* frames that never ended still guard their borders */
+            for (const fiber &f : machine_now()->fibers)
+                ASAN_UNPOISON_MEMORY_REGION(f.stack, STACK_BYTES);
         }
         {
             std::lock_guard<std::mutex> hold(h->lock);
