@@ -65,8 +65,7 @@ static void put_gauges(const struct engine *engine, const char *label, struct bu
     for (int i = 0; i < engine->node.n_ranks; i++)
         off += rank_facts(engine->node.ranks[i])->parts_off;
     put_gauge(out, "moonshift:device_parts_off",
-              "Kernels and libraries of GPUs that came out wrong when they were tried "
-              "at start, and are not used.",
+              "Kernels and libraries of GPUs that came out wrong when they were tried at start, and are not used.",
               label, off);
     put_gauge(out, "moonshift:groups", "Groups of ranks.", label, w->partition.n_groups);
     put_gauge(out, "moonshift:ranks_alive", "Ranks that have not failed.", label,

@@ -276,7 +276,11 @@ static int open_engine(struct app *a, struct err *e)
     s.policy = a->policy;
     a->policy = (struct policy){0};
     memcpy(a->policy.libs, s.policy.libs, sizeof a->policy.libs); /* for the server, which follows their files */
-    TRY(engine_create(&a->engine, &s, e));
+    struct read_ahead *ahead = s.ops->computes ? read_ahead_start(a->model) : NULL;
+    int rc = engine_create(&a->engine, &s, e);
+    read_ahead_end(ahead);
+    if (rc)
+        return rc;
     speculator_close(a->speculator);
     a->speculator = NULL;
     if (a->draft_model)
@@ -355,11 +359,7 @@ int app_open(struct app *a, struct err *e)
     TRY(open_template(a, e));
     TRY(open_policy(a, e));
     int64_t begin = clock_now(&a->clock);
-    struct read_ahead *ahead = read_ahead_start(a->model);
-    int rc = open_engine(a, e);
-    read_ahead_end(ahead);
-    if (rc)
-        return rc;
+    TRY(open_engine(a, e));
     model_loaded(a->model);
     say_capacity(a, (double)(clock_now(&a->clock) - begin) * 1e-9);
     return 0;

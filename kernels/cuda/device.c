@@ -213,7 +213,7 @@ static bool is_slice(int index)
     return cudaGetDeviceProperties(&p, index) == cudaSuccess && strstr(p.name, " MIG ");
 }
 
-static int check_device(int index, struct err *e)
+int gpu_exists(int index, struct err *e)
 {
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
@@ -318,7 +318,7 @@ static void open_library(struct device *d)
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     *out = NULL;
-    TRY(check_device(o->index, e));
+    TRY(gpu_exists(o->index, e));
     if (o->max_rows > MOST_ROWS)
         return err_set(e, E_INPUT, "--max-num-batched-tokens %d: a GPU takes at most %d", o->max_rows, MOST_ROWS);
     struct device *d = mem_new(sizeof *d);

@@ -133,6 +133,8 @@ bool gpu_launched(struct device *d, cudaError_t rc, const char *what);
 /* May the next kernel begin before the one before it has ended? In a graph only a kernel may follow a kernel so: what
  * follows a memset or another stream's work gets plain edges, and need not be asked of the runtime. */
 bool gpu_begins_early(const struct device *d);
+/* E_UNSUPPORTED: there is none at all; E_INPUT: not this one. */
+int gpu_exists(int index, struct err *e);
 /* Adds to what the device does without: facts.lacks. */
 void gpu_lacks(struct device *d, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Records the first error of a step. */

@@ -13,6 +13,7 @@ static bool is_peer(const struct device *d, int i)
 static int reach(struct device *d, int peer, struct err *e)
 {
     int can = 0;
+    TRY(gpu_exists(peer, e));
     cudaError_t rc = cudaDeviceCanAccessPeer(&can, d->index, peer);
     if (rc == cudaSuccess && can)
         rc = cudaDeviceEnablePeerAccess(peer, 0);

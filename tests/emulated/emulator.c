@@ -2,7 +2,6 @@
  * calls is right but for one slip. Work is delayed here (EMULATOR_DELAYS). */
 #include <math.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -10,13 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/base/thread.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
+#include "tests/emulator/dying.h"
 #include "tests/emulator/graph.h"
 #include "tests/emulator/wrong.h"
 
@@ -104,24 +103,6 @@ static void mistakes_show_in_results(void **state)
         assert_true(wrong_rounds(LAST_IS_LAST, recorded) > ROUNDS / 2);
         assert_int_equal(wrong_rounds(READS_UNWRITTEN, recorded), ROUNDS);
     }
-}
-
-/* A process of its own dies of it. */
-static void dies(void (*of)(void *), void *arg, int number)
-{
-    int status = 0;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        fclose(stderr);
-        signal(SIGABRT, SIG_DFL);
-        alarm(60);
-        of(arg);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
-        fail_msg("mistake %d went by, status %d", number, status);
 }
 
 static void one_slip(void *arg)

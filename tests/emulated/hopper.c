@@ -2,16 +2,13 @@
  * or in what comes out; and which devices take the kernel that is made of them. */
 #include <math.h>
 #include <setjmp.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 #include "kernels/cuda/device.h"
+#include "tests/emulator/dying.h"
 #include "tests/emulator/hopper_wrong.h"
 
 void emulator_capability(int ten_times);
@@ -28,30 +25,17 @@ static void right_use_passes(void **state)
         assert_true(out[i] == 16.0f);
 }
 
-/* A process of its own dies of it. */
-static void end_by(enum mistake m)
+static void make(void *arg)
 {
     float out[SUMS];
-    int status = 0;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        fclose(stderr);
-        signal(SIGABRT, SIG_DFL);
-        alarm(60);
-        hopper_mistake(m, out);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
-        fail_msg("mistake %d went by, status %d", (int)m, status);
+    hopper_mistake(*(enum mistake *)arg, out);
 }
 
 static void mistakes_end_the_program(void **state)
 {
     (void)state;
-    for (int m = NO_WGMMA_FENCE; m < NO_WAIT; m++)
-        end_by((enum mistake)m);
+    for (enum mistake m = NO_WGMMA_FENCE; m < NO_WAIT; m++)
+        dies(make, &m, (int)m);
 }
 
 static void mistakes_show(void **state)

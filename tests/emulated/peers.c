@@ -71,6 +71,8 @@ static void slices_are_told_from_missing_gpus(void **state)
     assert_int_equal(open_with(&slice, 1, 3), E_INPUT);
     assert_non_null(strstr(err.text, "there is no GPU 1"));
     assert_non_null(strstr(err.text, "(MIG)"));
+    assert_int_equal(open_with(&slice, 0, 3), E_INPUT); /* what the first rank says is what is heard */
+    assert_non_null(strstr(err.text, "(MIG)"));
     assert_int_equal(open_with(&whole, 1, 3), E_INPUT);
     assert_null(strstr(err.text, "MIG"));
 }

@@ -13,6 +13,7 @@
 #include "engine/base/mem.h"
 #include "engine/exec/weights.h"
 #include "models/load/model.h"
+#include "models/load/read_ahead.h"
 #include "models/load/safetensors.h"
 #include "tests/rig/safetensors_build.h"
 
@@ -188,6 +189,55 @@ static void every_form_is_read(void **state)
         model_close(m);
         st_free(&b);
     }
+}
+
+/* ---- files are read while they are loaded */
+
+static void write_folder(const char *folder, char path[100])
+{
+    struct st_build b;
+    struct buf config = {0};
+    struct err e = {0};
+    build(&b, &config, &(struct change){.form = ROWS});
+    const struct buf *file = st_file(&b);
+    snprintf(path, 100, "%s/config.json", folder);
+    assert_int_equal(file_replace(path, config.data, config.len, &e), 0);
+    snprintf(path, 100, "%s/model.safetensors", folder);
+    assert_int_equal(file_replace(path, file->data, file->len, &e), 0);
+    buf_free(&config);
+    st_free(&b);
+}
+
+/* However soon it is over: nothing is left that reads (ASan says so), and the weights are what they were. */
+static void reading_ahead_ends(void **state)
+{
+    char folder[] = "/tmp/wall_checkpoint-XXXXXX", path[100], config[100];
+    struct tensor_room room = {0};
+    struct weight_src s;
+    struct model *m;
+    struct err e = {0};
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    write_folder(folder, path);
+    if (model_open_hf(&m, folder, &e))
+        fail_msg("%s", e.text);
+    assert_true(model_map(m, 0)->size > 0);
+    assert_null(model_map(m, 1));
+    for (int i = 0; i < 50; i++) {
+        struct read_ahead *r = read_ahead_start(m);
+        assert_non_null(r);
+        if (i % 2)
+            assert_int_equal(model_tensor(m, &room, T_DOWN, 0, &s, &e), 0);
+        read_ahead_end(r);
+    }
+    tensor_room_free(&room);
+    model_close(m);
+    snprintf(config, sizeof config, "%s/config.json", folder);
+    assert_int_equal(model_open_dummy(&m, config, DT_BF16, 1, &e), 0);
+    assert_null(read_ahead_start(m)); /* there is no file */
+    read_ahead_end(NULL);
+    model_close(m);
+    unlink(config), unlink(path), rmdir(folder);
 }
 
 /* ---- what is said of scales, also of the pieces of a sharded copy */
@@ -451,6 +501,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_is_read),
+        cmocka_unit_test(reading_ahead_ends),
         cmocka_unit_test(what_is_said_of_scales_holds),
         cmocka_unit_test(what_is_wrong_is_refused),
         cmocka_unit_test(weights_that_are_no_numbers),
