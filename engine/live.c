@@ -298,21 +298,40 @@ static bool is_late(const struct world *w, const struct request *r, int64_t now_
     return now_ns - r->progress_ns >= w->limits.starvation_ns;
 }
 
-/* Does every group that has room for it compute a prompt whose turn it was? */
-static bool waits_its_turn(const struct plan *p, const struct request *r, int64_t since_ns)
+/* One prompt that ranks after it is no habit: it may be long, of somebody whom no other group was for. A second one is,
+ * unless much later. */
+static bool is_the_one(struct live *l, const struct world *w, const struct request *x, int64_t now_ns)
+{
+    if (!l->late.one || now_ns - l->late.one_ns >= w->limits.starvation_ns) {
+        l->late.one = x->id;
+        l->late.one_ns = now_ns;
+    }
+    return x->id == l->late.one;
+}
+
+/* Does the group compute a prompt whose turn it was? */
+static bool is_others_turn(struct live *l, const struct plan *p, const struct group *g, const struct request *r)
 {
     const struct world *w = p->world;
-    for (int i = 0; i < w->partition.n_groups; i++) {
-        const struct group *g = partition_group(&w->partition, i);
-        bool busy = false;
-        for (int k = 0; k < w->running.n && !busy; k++) {
-            const struct request *x = w->running.items[k];
-            bool before = x->key <= r->key || x->first_scheduled_ns <= since_ns;
-            busy = x->group == g->id && before && !request_decoding(x);
-        }
-        if (!busy && has_room_for(p, g, r))
-            return false;
+    const struct request *later = NULL;
+    for (int k = 0; k < w->running.n; k++) {
+        const struct request *x = w->running.items[k];
+        if (x->group != g->id || request_decoding(x))
+            continue;
+        if (x->key <= r->key || x->first_scheduled_ns <= l->late.since_ns)
+            return true;
+        later = x;
     }
+    return later && is_the_one(l, w, later, p->now_ns);
+}
+
+/* Does every group that has room for it compute such a prompt? */
+static bool waits_its_turn(struct live *l, const struct plan *p, const struct request *r)
+{
+    const struct partition *t = &p->world->partition;
+    for (int i = 0; i < t->n_groups; i++)
+        if (has_room_for(p, partition_group(t, i), r) && !is_others_turn(l, p, partition_group(t, i), r))
+            return false;
     return true;
 }
 
@@ -323,10 +342,13 @@ static bool is_passed_over(struct live *l, const struct plan *p, const struct re
 {
     const struct world *w = p->world;
     int64_t moment = w->limits.starvation_ns / 5, now = p->now_ns;
-    if (l->late.id != r->id || waits_its_turn(p, r, l->late.since_ns)) {
+    if (l->late.id != r->id) {
         l->late.id = r->id;
         l->late.since_ns = now;
+        l->late.one = 0;
     }
+    if (waits_its_turn(l, p, r))
+        l->late.since_ns = now;
     return now - l->late.since_ns >= moment && (!behind || is_overtaken(w, r, l->late.since_ns));
 }
 

@@ -70,8 +70,10 @@ struct live {
     } slow, heavy;                                     /* that stand, and cost more than they may */
     int64_t last_swap_ns, next_starvation_check_ns[2]; /* in steps without room for one more, and with */
     struct {
-        req_id id; /* who waits late with room beside it; 0: nobody did at the last look */
-        int64_t since_ns;
+        req_id id;        /* who waits late with room beside it; 0: nobody did at the last look */
+        int64_t since_ns; /* when it was not passed over, the last time */
+        req_id one;       /* who came later and was computed before it, once in --starvation-seconds; 0: nobody */
+        int64_t one_ns;
     } late;
     char last_error[512]; /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;

@@ -215,7 +215,7 @@ local function arrange(view, act, p)
     local its = to.wide >= width and view.forecast(to.wide, to.narrow, how)
     if its and its < best_ms then best, best_ms = to, its end
   end
-  local cost = 2 * n * stall(view) * (1 + wrong)
+  local cost = 3 * n * stall(view) * (1 + wrong) -- there and back; for those that wait it counts twice
   if not bet and ms and view.n_waiting > 0 then
     local last = view.row(view.waiting, view.n_waiting)
     bet = last and { id = view.waiting.id[last], at = view.now, due = queue_ms } or nil
@@ -303,7 +303,7 @@ return {
     },
     budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
     overtake = {
-      default = 100, min = 0, max = 1e6, unit = "ratio",
+      default = 300, min = 0, max = 1e6, unit = "ratio",
       doc = "times what its prompt takes by which a request is set back; 0: in order of arrival",
     },
     premium = {

@@ -172,9 +172,18 @@ static double until_ns(const struct forecaster *f, const struct kind *k, int i, 
     return share < 1 ? least(own / (1 - share), most) : most;
 }
 
-/* Those that come while the prompts that are here are computed wait for these, and for one another. It counts twice: a
- * queue outlasts those whose waiting is forecast. What they take themselves they take in any partition, later, when it
- * may well be another one: it does not count. */
+/* Until those that come now have their first tokens there are prompts for so long: what their answers take longer
+ * beside the prompts of one another, for each of them on average. */
+static double crowding_ns(const struct forecaster *f, const struct kind *k, int i, double time)
+{
+    double wait = k->prompts / k->n / speed(k, i), rest = time > wait ? (time - wait) / 2 : 0;
+    double tokens = least(f->ask->output, rest / k->ns[i]), longer = k->ns[i] - k->after_ns;
+    return longer > 0 ? tokens * longer : 0;
+}
+
+/* Those that come while the prompts that are here are computed wait for these, and for one another. It is until
+ * their first token and until their end, so it counts twice. What they take themselves they take in any partition,
+ * later, when it may well be another one: of that only what they take longer in a crowd counts. */
 static void add_arrivals(const struct forecaster *f, struct kind *k)
 {
     double n = k->rate * f->ask->ahead_ns, ahead = f->ask->ahead_ns, prompt = f->ask->prompt;
@@ -183,7 +192,7 @@ static void add_arrivals(const struct forecaster *f, struct kind *k)
         double empty = come < v ? here / (v - come) : ahead;
         double time = least(empty, ahead), left = here + (come - v) * time;
         double queue = (here + left) / 2 * time + left * left / (2 * v) - here * here / (2 * v);
-        k->sum[i] += k->n * 2 * queue / prompt;
+        k->sum[i] += k->n * (2 * queue / prompt + k->rate * time * crowding_ns(f, k, i, time));
     }
 }
 
@@ -257,7 +266,7 @@ static void add_prompt(const struct forecaster *f, struct lane *l, const struct 
         double seat = over > 0 ? over / l->seats * tokens * k->after_ns : 0;
         first = first > seat ? first : seat;
         double rest = answer_ns(first, tokens - 1, until, k->ns[i], k->after_ns);
-        k->sum[i] += first + rest;
+        k->sum[i] += 2 * first + rest;
         if (!r->first_token_ns)
             k->sum[i] += past(first + age, r->spec->slo_ttft_ms);
         k->sum[i] += tokens > 1 ? past(rest / (tokens - 1), r->spec->slo_tpot_ms) * (tokens - 1) : 0;

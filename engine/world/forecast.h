@@ -20,8 +20,8 @@ struct forecast_ask {
 };
 
 struct forecast {
-    double
-        sum_ns; /* over all of them: until its first token, and until it has ended; and what passes a client's wish */
+    double sum_ns; /* over all of them: until its first token, and until it has ended; what passes a client's wish; and
+                      what those that come wait and are crowded */
     double queue_ns;            /* until the last of those that wait has its first token */
     int step_tokens[MAX_RANKS]; /* of each group, its answers included, while it has prompts */
 };

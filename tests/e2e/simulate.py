@@ -634,12 +634,12 @@ HOLDS = """return { api = 1, doc = "x",
 
 def a_long_queue_in_order_starves_nobody():
     """Minutes of queue, KV full, prompts of seconds, long ones that find no room: in replicas that take turns."""
-    for policy in ("static:dp=8", "fcfs"):
+    for policy, machine in (("static:dp=8", "h200x8"), ("fcfs", "h200x8"), ("auto", "h200x8-fitted")):
         r = good(
-            *("--hardware", "h200x8", "--model", "llama-3.3-70b-fp8", "--policy", policy),
+            *("--hardware", machine, "--model", "llama-3.3-70b-fp8", "--policy", policy),
             *("--trace", "models/papers/mooncake_conversation_15min.csv"),
         )
-        waited = re.search(r"^queue p50 \(ms\) +~([\d.]+)", r.stdout, re.M)
+        waited = re.search(r"^queue p90 \(ms\) +~?([\d.]+)", r.stdout, re.M)
         assert float(waited[1]) > 100000, r.stdout
         assert "native policy decided" not in r.stdout, r.stdout
 
