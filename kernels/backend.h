@@ -252,6 +252,8 @@ struct linear_args {
     float eps;
     int rows;
     bool accumulate; /* y += (the residual), else y = */
+    bool gated; /* of two outputs as large as each other y_0 = silu(y_0) * y_1, y_1 is undefined; not accumulated; where
+                   the backend gates */
     int n_out;
     struct linear_out {
         struct wview w;
@@ -435,6 +437,8 @@ struct backend_ops {
     /* y[i] = table[ids[first + i]] */
     void (*embed)(struct device *d, struct wview table, struct act y, int first, int n);
     void (*linear)(struct device *d, const struct linear_args *a);
+    /* Optional (NULL: none): the largest number of rows of a step whose outputs are best gated. */
+    int (*gates)(const struct device *d);
     void (*rope)(struct device *d, const struct rope_args *a);
     void (*kv_write)(struct device *d, struct act k, struct act v,
                      const struct kv_view *kv); /* the batch's rows into their blocks */

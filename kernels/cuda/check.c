@@ -12,7 +12,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
 
-enum { SIDE = 256, FEW = 4, MANY = 64, LONG = 130, HEADS = 4, BLOCK = 16, VOCAB = 512, MOST_DIM = 128 };
+enum { SIDE = 256, FEW = 4, SOME = 40, MANY = 80, LONG = 130, HEADS = 4, BLOCK = 16, VOCAB = 512, MOST_DIM = 128 };
 enum kind { AS_BF16, AS_F8_ROWS, AS_F8_BLOCKS, KINDS };
 
 /* A square matrix of each kind, an input of MANY rows and two outputs on the device. */
@@ -342,6 +342,10 @@ static bool settle_products(struct check *c)
         d->no_skinny = true;
         leave_out(d, "the kernel for products of few rows");
     }
+    if (d->opts.max_rows >= SOME && !product_is_right(c, AS_BF16, SOME)) {
+        d->no_slim = true;
+        leave_out(d, "the kernel for products of up to 64 rows");
+    }
     if (d->opts.max_rows < MANY)
         return product_is_right(c, AS_BF16, few);
     if (d->lt && !product_is_right(c, AS_BF16, MANY)) {
@@ -357,8 +361,8 @@ static bool settle_products(struct check *c)
         lt_forbid(d->lt, LT_F8_BLOCKS);
         leave_out(d, "cuBLASLt's products in fp8 with scales by blocks");
     }
-    return product_is_right(c, AS_BF16, few) && product_is_right(c, AS_BF16, MANY) &&
-           product_is_right(c, AS_F8_ROWS, MANY);
+    return product_is_right(c, AS_BF16, few) && product_is_right(c, AS_BF16, SOME) &&
+           product_is_right(c, AS_BF16, MANY) && product_is_right(c, AS_F8_ROWS, MANY);
 }
 
 static void settle_graphs(struct check *c)

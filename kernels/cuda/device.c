@@ -150,6 +150,21 @@ bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
     return true;
 }
 
+/* New ones must be zero, and every launch leaves them so. A graph clears them each time it runs, to be sure. */
+bool gpu_counters(struct device *d, size_t n)
+{
+    struct scratch *all = &d->work->arrived;
+    size_t before = all->bytes;
+    if (!gpu_grow(d, all, n * sizeof(uint32_t)))
+        return false;
+    if (!all->bytes || (d->graph ? d->graph->cleared : before) == all->bytes)
+        return true;
+    if (d->graph)
+        d->graph->cleared = all->bytes;
+    d->after_kernel = false;
+    return gpu_ok(d, cudaMemsetAsync(all->data, 0, all->bytes, d->stream), "counters");
+}
+
 void mirror_free(struct device *d, struct mirror *m)
 {
     if (m->host)
@@ -397,6 +412,7 @@ const struct backend_ops *backend_cuda(void)
         .finish = cuda_finish,
         .embed = cuda_embed,
         .linear = cuda_linear,
+        .gates = cuda_gates,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .rope_write = cuda_rope_write,

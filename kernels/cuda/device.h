@@ -47,10 +47,11 @@ struct work {
 /* A captured step of `rows` rows: the part of one member. */
 struct graph {
     struct graph_key key;
-    int rows, vocab;
-    bool capturing;        /* first member: the capture is in progress */
-    bool flashes, cleared; /* it has attention of this shape; it clears its counters */
+    int rows, vocab, n_kernels; /* n_kernels: at the first member, of all */
+    bool capturing;             /* first member: the capture is in progress */
+    bool flashes;               /* it has attention of this shape */
     struct flash_shape flash;
+    size_t cleared; /* it clears so many bytes of counters */
     struct sampled *sampled;
     int n_sampled;
     const struct sample_out *member_results[FEED_MEMBERS];
@@ -106,7 +107,7 @@ struct device {
     /* default mode */
     bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
-    bool no_skinny, no_graphs; /* came out wrong: check.c */
+    bool no_skinny, no_slim, no_graphs; /* came out wrong: check.c */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */
@@ -146,6 +147,8 @@ static inline bool gpu_failed(const struct device *d)
 /* False, with an error, when there is not so much memory. Growing waits for the stream; into a graph nothing is waited
  * for, and what was there stays for its earlier ops. */
 bool gpu_grow(struct device *d, struct scratch *s, size_t bytes);
+/* work->arrived has so many counters, all zero when the next kernel begins, if every one so far has left them so. */
+bool gpu_counters(struct device *d, size_t n);
 /* Room for `bytes` more; false without memory. Growing waits for the stream and begins anew at the mirror's start: what
  * was there has been used. */
 bool mirror_room(struct device *d, struct mirror *m, size_t bytes);
@@ -192,8 +195,10 @@ void marks_close(struct device *d);
 /* linear.c */
 void cuda_linear(struct device *d, const struct linear_args *a);
 void cuda_exact_linear(struct device *d, const struct linear_args *a);
+void cuda_gate(struct device *d, const struct linear_args *a); /* after the products of gated outputs */
 /* product.c */
 void cuda_product(struct device *d, const struct linear_args *a);
+int cuda_gates(const struct device *d);
 /* product_f8.c */
 /* Which scales the input gets for a product with output i in fp8. F8_BY_64: that product is not done in fp8. */
 enum f8_scales f8_input_scales(const struct device *d, const struct linear_args *a, int i);

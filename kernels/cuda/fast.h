@@ -16,8 +16,8 @@ extern "C" {
 
 /* skinny.cu: up to SKINNY_ROWS rows; weights of any family but F32, read once, straight from their planes. All outputs
  * share the input. */
-enum { SKINNY_ROWS = 16, SKINNY_OUTS = 3 };
-enum skinny_in { SKINNY_PLAIN, SKINNY_NORM, SKINNY_SWIGLU }; /* x; x / rms(x) * gain; silu(x) * x2 */
+enum { SKINNY_ROWS = 8, SLIM_ROWS = 64, SKINNY_OUTS = 3 };
+enum skinny_in { SKINNY_PLAIN, SKINNY_NORM }; /* x; x / rms(x) * gain */
 struct skinny_out {
     struct weight_window w; /* all of one family and the same columns */
     const float *bias;      /* or NULL */
@@ -26,14 +26,26 @@ struct skinny_out {
 };
 struct skinny_job {
     enum skinny_in in;
-    const float *x, *x2, *gain; /* rows start at multiples of 16 elements */
-    int ldx, ldx2, rows, n_out;
+    const float *x, *gain; /* rows start at multiples of 16 elements */
+    int ldx, rows, n_out;
     float eps;
     bool accumulate;
-    bool pdl; /* programmatic dependent launch, on devices of compute capability 9: tensor.h */
+    bool gated; /* of two outputs as large as each other silu(first) * second goes into the first; never accumulated */
+    bool pdl;   /* programmatic dependent launch, on devices of compute capability 9: tensor.h */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
+
+/* slim.cu: the same for up to SLIM_ROWS. Where there are too few outputs to fill the device the columns are
+ * cut into parts, and the last part to finish adds them up in order. */
+struct slim_room {
+    int n_tiles, n_parts;
+    float *partial;    /* [slim_partial] */
+    uint32_t *arrived; /* [n_tiles], zero between launches */
+};
+void slim_cut(const struct skinny_job *j, int n_sms, struct slim_room *out); /* n_tiles, n_parts */
+size_t slim_partial(const struct skinny_job *j, const struct slim_room *r);  /* floats; 0: one part needs no room */
+cudaError_t launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r);
 
 /* flash.cu: attention over f16, bf16 or fp8 caches of heads of 64 or 128 elements. The queries of a kv head of a
  * sequence, row by row and within a row head by head, are cut into tiles. A sequence with up to FLASH_ROWS queries (a

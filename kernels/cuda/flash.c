@@ -52,26 +52,11 @@ static bool capture_plan(struct device *d, const struct flash_shape *shape)
     return true;
 }
 
-/* New counters must be zero, and every launch leaves them so. A graph clears them each time it runs, to be sure. */
-static bool clear_counters(struct device *d, size_t before)
-{
-    if (d->graph ? d->graph->cleared : d->work->arrived.bytes == before)
-        return true;
-    if (d->graph)
-        d->graph->cleared = true;
-    d->after_kernel = false;
-    return !d->work->arrived.bytes ||
-           gpu_ok(d, cudaMemsetAsync(d->work->arrived.data, 0, d->work->arrived.bytes, d->stream), "attention");
-}
-
 static bool make_room(struct device *d, const struct flash_shape *shape, int head_dim)
 {
     const struct flash_plan *p = &d->flash.plan;
     size_t parts = (size_t)p->n_parts * (size_t)shape->kv_heads * FLASH_ROWS * (size_t)(head_dim + 2) * sizeof(float);
-    size_t slots = (size_t)p->n_slots * (size_t)shape->kv_heads * sizeof(uint32_t), before = d->work->arrived.bytes;
-    if (!gpu_grow(d, &d->work->partial, parts) || !gpu_grow(d, &d->work->arrived, slots))
-        return false;
-    return clear_counters(d, before);
+    return gpu_grow(d, &d->work->partial, parts) && gpu_counters(d, (size_t)p->n_slots * (size_t)shape->kv_heads);
 }
 
 void cuda_flash(struct device *d, struct flash_job *j, int most_heads)

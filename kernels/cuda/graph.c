@@ -7,6 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/graph.h"
 
 static bool is_first(const struct graph_key *k)
 {
@@ -128,12 +129,33 @@ int cuda_graph_begin(struct device *d, const struct graph_call *c, const struct 
     return gpu_failed(d) ? refuse(d, e) : 0;
 }
 
+int cuda_graph_kernels(const struct device *d)
+{
+    return d->n_graphs > 0 ? d->graphs[d->n_graphs - 1]->n_kernels : 0;
+}
+
+static bool count_kernels(struct device *d, struct graph *g, cudaGraph_t graph)
+{
+    size_t n = 0;
+    if (!gpu_ok(d, cudaGraphGetNodes(graph, NULL, &n), "making a graph"))
+        return false;
+    cudaGraphNode_t *nodes = mem_new_array(n + 1, sizeof(cudaGraphNode_t));
+    bool ok = gpu_ok(d, cudaGraphGetNodes(graph, nodes, &n), "making a graph");
+    for (size_t i = 0; ok && i < n; i++) {
+        enum cudaGraphNodeType type;
+        ok = gpu_ok(d, cudaGraphNodeGetType(nodes[i], &type), "making a graph");
+        g->n_kernels += ok && type == cudaGraphNodeTypeKernel;
+    }
+    mem_free(nodes);
+    return ok;
+}
+
 /* Ends the capture and instantiates the graph. */
 static bool make_exec(struct device *d, struct graph *g)
 {
     cudaGraph_t graph = NULL;
     g->capturing = false;
-    bool ok = gpu_ok(d, cudaStreamEndCapture(d->stream, &graph), "capturing a graph") &&
+    bool ok = gpu_ok(d, cudaStreamEndCapture(d->stream, &graph), "capturing a graph") && count_kernels(d, g, graph) &&
               gpu_ok(d, cudaGraphInstantiate(&g->exec, graph, 0), "making a graph") &&
               gpu_ok(d, cudaGraphUpload(g->exec, d->stream), "making a graph") &&
               gpu_ok(d, cudaStreamSynchronize(d->stream), "making a graph");

@@ -110,15 +110,33 @@ void cuda_exact_linear(struct device *d, const struct linear_args *a)
     }
 }
 
+/* silu(first) * second of two outputs, in the first's place. */
+void cuda_gate(struct device *d, const struct linear_args *a)
+{
+    struct act to = a->out[0].y, up = a->out[1].y;
+    struct swiglu_job j = {.x = to.data,
+                           .x2 = up.data,
+                           .y = to.data,
+                           .ldx = to.ld,
+                           .ldx2 = up.ld,
+                           .ldy = to.ld,
+                           .rows = a->rows,
+                           .cols = a->out[0].w.rows};
+    gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
+}
+
 void cuda_linear(struct device *d, const struct linear_args *a)
 {
     if (gpu_failed(d) || a->rows <= 0)
         return;
     const char *why = refusal(a);
+    ASSERT(!a->gated || (a->n_out == 2 && !a->accumulate && a->out[0].w.rows == a->out[1].w.rows));
     if (why)
         gpu_fail(d, E_UNSUPPORTED, why);
-    else if (d->opts.invariant)
+    else if (d->opts.invariant) {
         cuda_exact_linear(d, a);
-    else
+        if (a->gated && !gpu_failed(d))
+            cuda_gate(d, a);
+    } else
         cuda_product(d, a);
 }

@@ -1,6 +1,7 @@
 /* Linear layers of the default mode.
  *
- * - Few rows: one launch for all outputs that share the input and the type (skinny.cu).
+ * - Few rows: one launch for all outputs that share the input and the type (skinny.cu up to 8 rows, slim.cu up to 64),
+ *   which also gates the two of an FFN.
  * - Many rows: the input is rounded to 16 bits once, then the library multiplies (lt.c).
  * - Many rows, quantised weights: tiles that widen the weights on the way (tile.cu). With so many rows that the
  *   library's rate makes up for it, weights are widened a piece at a time for the library instead (widen.cu).
@@ -13,11 +14,10 @@
 #include "kernels/cuda/fast.h"
 
 enum {
-    FEW_QUANTISED =
-        32, /* quantised weights are read again every SKINNY_ROWS rows up to here: a quarter of the bytes each time */
+    SKINNY_SMALL =
+        4, /* up to so many rows of weights of 8 bits and less: with more, inputs are as many bytes as weights */
     WIDEN_ROWS = 448, /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; estimated,
                          not measured */
-    SILU_ROWS = 4,    /* with more rows SwiGLU is computed once, not by every CTA */
     WIDEN_BYTES = 64 << 20,
 };
 
@@ -34,16 +34,22 @@ static enum family family_of(const struct linear_args *a, int i)
 /* As f8_input_scales, but few rows never are. */
 static enum f8_scales way_of(const struct device *d, const struct linear_args *a, int i)
 {
-    return a->rows > FEW_QUANTISED ? f8_input_scales(d, a, i) : F8_BY_64;
+    return a->rows > SLIM_ROWS ? f8_input_scales(d, a, i) : F8_BY_64;
 }
 
 /* ---- few rows */
 
-static enum skinny_in in_of(enum linear_in in)
+enum few_way { NOT_FEW, BY_SKINNY, BY_SLIM };
+
+static enum few_way few_way(const struct device *d, enum family f, int rows)
 {
-    return in == LINEAR_NORM ? SKINNY_NORM : in == LINEAR_SWIGLU ? SKINNY_SWIGLU : SKINNY_PLAIN;
+    bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, slim = !d->no_slim && rows <= SLIM_ROWS;
+    if (skinny && (!slim || rows <= SKINNY_SMALL || f <= FAM_BF16))
+        return BY_SKINNY;
+    return slim ? BY_SLIM : NOT_FEW;
 }
 
+/* silu(x) * x2 of the input, by itself. */
 static bool make_swiglu(struct device *d, const struct linear_args *a, struct act *x)
 {
     int cols = a->x.cols, ld = (cols + 15) / 16 * 16;
@@ -61,37 +67,43 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
     return gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
 }
 
+static void multiply_slim(struct device *d, struct skinny_job *j)
+{
+    struct slim_room r;
+    slim_cut(j, d->n_sms, &r);
+    size_t floats = slim_partial(j, &r);
+    if (!gpu_grow(d, &d->work->partial, floats * sizeof(float)) || !gpu_counters(d, floats ? (size_t)r.n_tiles : 0))
+        return;
+    r.partial = d->work->partial.data;
+    r.arrived = d->work->arrived.data;
+    j->pdl = gpu_begins_early(d);
+    gpu_launched(d, launch_slim(d->stream, j, &r), "linear");
+}
+
 static void multiply_few(struct device *d, const struct linear_args *a)
 {
     struct act x = a->x;
-    enum skinny_in in = in_of(a->in);
-    if (in == SKINNY_SWIGLU && a->rows > SILU_ROWS) {
-        if (!make_swiglu(d, a, &x))
-            return;
-        in = SKINNY_PLAIN;
+    if (a->in == LINEAR_SWIGLU && !make_swiglu(d, a, &x))
+        return;
+    struct skinny_job j = {.in = a->in == LINEAR_NORM ? SKINNY_NORM : SKINNY_PLAIN,
+                           .x = x.data,
+                           .ldx = x.ld,
+                           .gain = a->gain,
+                           .eps = a->eps,
+                           .rows = a->rows,
+                           .n_out = a->n_out,
+                           .accumulate = a->accumulate,
+                           .gated = a->gated};
+    for (int i = 0; i < a->n_out; i++) {
+        const struct linear_out *o = &a->out[i];
+        j.out[i] = (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = o->y.data, .ldy = o->y.ld};
     }
-    for (int row = 0; row < a->rows; row += SKINNY_ROWS) {
-        int left = a->rows - row;
-        struct skinny_job j = {.in = in,
-                               .x = act_row(x, row),
-                               .ldx = x.ld,
-                               .gain = a->gain,
-                               .eps = a->eps,
-                               .rows = left < SKINNY_ROWS ? left : SKINNY_ROWS,
-                               .n_out = a->n_out,
-                               .accumulate = a->accumulate,
-                               .pdl = gpu_begins_early(d)};
-        if (in == SKINNY_SWIGLU) {
-            j.x2 = act_row(a->x2, row);
-            j.ldx2 = a->x2.ld;
-        }
-        for (int i = 0; i < a->n_out; i++) {
-            const struct linear_out *o = &a->out[i];
-            j.out[i] =
-                (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = act_row(o->y, row), .ldy = o->y.ld};
-        }
-        gpu_launched(d, launch_skinny(d->stream, &j), "linear");
+    if (few_way(d, family_of(a, 0), a->rows) == BY_SLIM) {
+        multiply_slim(d, &j);
+        return;
     }
+    j.pdl = gpu_begins_early(d);
+    gpu_launched(d, launch_skinny(d->stream, &j), "linear");
 }
 
 /* ---- many rows */
@@ -215,10 +227,9 @@ static void multiply_f8(struct device *d, const struct linear_args *a)
 /* Outputs of one type, all of which the library can multiply in fp8, or none. */
 static void multiply(struct device *d, const struct linear_args *a)
 {
-    enum family f = family_of(a, 0);
-    if (f == FAM_F32)
+    if (family_of(a, 0) == FAM_F32)
         cuda_exact_linear(d, a);
-    else if (!d->no_skinny && a->rows <= (f <= FAM_BF16 ? SKINNY_ROWS : FEW_QUANTISED))
+    else if (few_way(d, family_of(a, 0), a->rows))
         multiply_few(d, a);
     else if (way_of(d, a, 0) != F8_BY_64)
         multiply_f8(d, a);
@@ -226,9 +237,20 @@ static void multiply(struct device *d, const struct linear_args *a)
         multiply_many(d, a);
 }
 
+int cuda_gates(const struct device *d)
+{
+    return d->opts.invariant ? 0 : !d->no_slim ? SLIM_ROWS : !d->no_skinny ? SKINNY_ROWS : 0;
+}
+
+/* Gated outputs whose types differ, or which no kernel here can gate, are gated after their products. */
 void cuda_product(struct device *d, const struct linear_args *a)
 {
     struct linear_args part = *a;
+    if (a->gated && a->rows <= cuda_gates(d) && family_of(a, 0) == family_of(a, 1) && family_of(a, 0) != FAM_F32) {
+        multiply_few(d, a);
+        return;
+    }
+    part.gated = false;
     for (int first = 0; first < a->n_out && !gpu_failed(d); first += part.n_out) {
         enum family f = family_of(a, first);
         enum f8_scales way = way_of(d, a, first);
@@ -239,4 +261,6 @@ void cuda_product(struct device *d, const struct linear_args *a)
             part.out[part.n_out] = a->out[first + part.n_out];
         multiply(d, &part);
     }
+    if (a->gated && !gpu_failed(d))
+        cuda_gate(d, a);
 }

@@ -2,15 +2,17 @@
 
 void forward_ffn(const struct backend_ops *ops, struct device *d, const struct ffn_job *j)
 {
+    bool gated = ops->gates && j->rows <= ops->gates(d);
     struct linear_args gate_up = {.in = LINEAR_NORM,
                                   .place = LINEAR_GATE_UP,
                                   .x = j->x,
                                   .gain = j->gain,
                                   .eps = j->eps,
                                   .rows = j->rows,
+                                  .gated = gated,
                                   .n_out = 2,
                                   .out = {{j->gate, NULL, j->gate_out}, {j->up, NULL, j->up_out}}};
-    struct linear_args down = {.in = LINEAR_SWIGLU,
+    struct linear_args down = {.in = gated ? LINEAR_PLAIN : LINEAR_SWIGLU,
                                .place = LINEAR_DOWN,
                                .x = j->gate_out,
                                .x2 = j->up_out,

@@ -207,6 +207,11 @@ struct ffn_rows {
     struct wview gate, up, down[TREE_MAX_NODES];
 };
 
+static bool is_gated(const struct run *r, const struct ffn_rows *f)
+{
+    return r->f->ops->gates && f->rows <= r->f->ops->gates(r->f->device);
+}
+
 static void add_gate_up(struct run *r, const struct ffn_rows *f)
 {
     const struct forward_scratch *s = &r->s;
@@ -216,6 +221,7 @@ static void add_gate_up(struct run *r, const struct ffn_rows *f)
                                   .gain = r->w->layers[f->layer].ffn_norm,
                                   .eps = r->f->config->norm_eps,
                                   .rows = f->rows,
+                                  .gated = is_gated(r, f),
                                   .n_out = 2,
                                   .out = {{f->gate, NULL, s->gate}, {f->up, NULL, s->up}}};
     if (r->sh->ffn.n > 0)
@@ -224,7 +230,7 @@ static void add_gate_up(struct run *r, const struct ffn_rows *f)
 
 static void add_down(struct run *r, const struct ffn_rows *f)
 {
-    struct row_parallel down = {.in = LINEAR_SWIGLU,
+    struct row_parallel down = {.in = is_gated(r, f) ? LINEAR_PLAIN : LINEAR_SWIGLU,
                                 .place = LINEAR_DOWN,
                                 .x = r->s.gate,
                                 .x2 = r->s.up,

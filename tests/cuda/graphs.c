@@ -4,7 +4,12 @@
  * run in a random order that its edges allow), or on a GPU. */
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
+#include "engine/base/file.h"
+#include "kernels/cuda/graph.h"
 #include "tests/rig/layout_subject.h"
 
 enum { SEQS = 4, LENGTH = 24, STEPS = 5, BLOCK = 16, TOP = 3, GRAPHS = 2 };
@@ -302,6 +307,61 @@ static void refused(void **state)
     model_close(m);
 }
 
+/* Kernels of a captured step of so many rows, of a model like "gqa" with so many layers. */
+static int kernels_of(enum dtype t, int layers, int rows)
+{
+    struct buf config = {0};
+    struct err e = {0};
+    struct model *m;
+    struct node n;
+    struct place p;
+    char path[] = "/tmp/moonshift_graph_XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    assert_int_equal(file_read(&config, "tests/data/layout_gqa.json", 1 << 20, &e), 0);
+    char *at = strstr(config.data, "\"num_hidden_layers\": 2");
+    assert_non_null(at);
+    at[strlen("\"num_hidden_layers\": ")] = (char)('0' + layers);
+    assert_int_equal(write(fd, config.data, strlen(config.data)), (ssize_t)strlen(config.data));
+    assert_int_equal(model_open_dummy(&m, path, t, 3, &e), 0);
+    open_node(&n, m,
+              &(struct node_opts){.ops = backend_cuda(),
+                                  .n_ranks = 1,
+                                  .max_rows = 64,
+                                  .max_logits = 64,
+                                  .block_tokens = BLOCK,
+                                  .kv = DT_F16,
+                                  .fast = true,
+                                  .n_blocks = 64,
+                                  .graph_rows = 64});
+    place_make(&p, (struct layout){1, 1, 1}, BLOCK, LENGTH, 0);
+    if (record(&n, &p, (struct layout){1, 1, 1}, rows, &e))
+        fail_msg("%d rows: %s", rows, e.text);
+    int kernels = cuda_graph_kernels(n.forwards[0].device);
+    assert_true(kernels > 0);
+    place_free(&p);
+    node_close(&n);
+    model_close(m);
+    buf_free(&config);
+    close(fd);
+    unlink(path);
+    return kernels;
+}
+
+/* q|k|v with their norm, attention with RoPE and the cache, its output, gate|up with their norm and SwiGLU, down. */
+static void five_kernels_a_layer(void **state)
+{
+    static const enum dtype types[] = {DT_BF16, DT_F16, DT_Q4_1, DT_Q8_0, DT_F8_SCALED};
+    static const int rows[] = {1, 5, 16, 17, 32, 64};
+    (void)state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            int more = kernels_of(types[t], 4, rows[i]) - kernels_of(types[t], 2, rows[i]);
+            if (more != 2 * 5)
+                fail_msg("%s, %d rows: two layers more are %d kernels more", dtype_get(types[t])->name, rows[i], more);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +370,7 @@ int main(void)
         cmocka_unit_test(equal_to_ops_one_kv_head),
         cmocka_unit_test(equal_to_ops_swiftkv),
         cmocka_unit_test(refused),
+        cmocka_unit_test(five_kernels_a_layer),
     };
     if (backend_cuda()->n_devices() == 0) {
         print_message("no GPU here\n");

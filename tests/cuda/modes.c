@@ -261,7 +261,7 @@ static void types_of_weights(void **state)
     check("tests/data/layout_gqa.json", DT_F8_SCALED, DT_F8, 1);
 }
 
-/* The CPU multiplies fp8 weights with inputs of f32. Here chunks of more than 32 rows have theirs rounded to fp8, where
+/* The CPU multiplies fp8 weights with inputs of f32. Here chunks of more than 64 rows have theirs rounded to fp8, where
  * the device can; single tokens do not. */
 static void inputs_in_fp8(void **state)
 {
@@ -272,7 +272,8 @@ static void inputs_in_fp8(void **state)
     check_within(&(struct subject){"tests/data/layout_wide.json", DT_F8_SCALED, DT_F16, 2, F8_BY_BLOCK, false}, of_fp8);
     check_within(&(struct subject){"tests/data/layout_9_3.json", DT_F8_SCALED, DT_F16, 4, F8_BY_ROW, false}, of_fp8);
 #ifdef EMULATED
-    assert_true(lt_twin_products(CUDA_R_8F_E4M3) > 100);
+    assert_true(lt_twin_products(CUDA_R_8F_E4M3) >
+                24); /* the first chunks, of 80 rows, where none of it is cut by rows */
 #endif
 }
 

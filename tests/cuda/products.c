@@ -1,5 +1,5 @@
-/* The default mode's matrix kernels: skinny products of every family, the making of bf16 inputs, widening of weights;
- * against float64 over the same rounded inputs, so that only the order of the sums is left to differ. */
+/* The default mode's matrix kernels: products of a few rows of every family, the making of bf16 inputs, widening of
+ * weights; against float64 over the same rounded inputs, so that only the order of the sums is left to differ. */
 #include <math.h>
 
 #include "engine/base/mem.h"
@@ -98,17 +98,20 @@ static void free_matrix(struct matrix *m)
     mem_free(m->wide);
 }
 
+/* As inputs are made: the products of few rows know the first two. */
+enum made { PLAIN = SKINNY_PLAIN, NORM = SKINNY_NORM, SWIGLU };
+
 /* Input element k of a row, without 1 / rms. */
-static double exactly(enum skinny_in in, const float *x, const float *x2, const float *gain, int k)
+static double exactly(enum made in, const float *x, const float *x2, const float *gain, int k)
 {
-    return in == SKINNY_NORM     ? (double)x[k] * (double)gain[k]
-           : in == SKINNY_SWIGLU ? (double)x[k] / (1 + exp(-(double)x[k])) * (double)x2[k]
-                                 : (double)x[k];
+    return in == NORM     ? (double)x[k] * (double)gain[k]
+           : in == SWIGLU ? (double)x[k] / (1 + exp(-(double)x[k])) * (double)x2[k]
+                          : (double)x[k];
 }
 
-static double made(enum skinny_in in, const float *x, const float *x2, const float *gain, int k)
+static double made(enum skinny_in in, const float *x, const float *gain, int k)
 {
-    return (double)bf16_to_f32(f32_to_bf16((float)exactly(in, x, x2, gain, k)));
+    return (double)bf16_to_f32(f32_to_bf16((float)exactly((enum made)in, x, NULL, gain, k)));
 }
 
 static double rms_inverse(const float *x, int n, double eps)
@@ -123,7 +126,8 @@ struct product_case {
     int kind, rows, outs[3], n_out, cols; /* cols: of the matrix */
     int col0, used;                       /* the window */
     enum skinny_in in;
-    bool bias, accumulate;
+    bool bias, accumulate, gated, slim; /* slim: by slim.cu */
+    int n_sms;                          /* slim: for so many the columns are cut into parts; 0: they are not */
 };
 
 static float *random_rows(int rows, int ld, struct rng *r)
@@ -137,7 +141,7 @@ static float *random_rows(int rows, int ld, struct rng *r)
 /* An output may differ by what rounding a few inputs of its row the other way makes: those are made in another
  * precision here. */
 struct product_inputs {
-    const float *x, *x2, *gain; /* of the row */
+    const float *x, *gain; /* of the row */
 };
 
 /* What tensor cores may cut off a sum of so many products, over the sizes of these: eight at a time and the sum so far,
@@ -155,23 +159,61 @@ static void note_worst(double *worst, double off, double most)
     *worst = fmax(*worst, off / most);
 }
 
-static void check_output(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in,
-                         const double base_is[2])
+/* The product, and how far off it may be. */
+static double product_of(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in,
+                         double *most)
 {
-    const float *x = in->x, *x2 = in->x2, *gain = in->gain;
-    double base = base_is[0], is = base_is[1];
-    double scale = c->in == SKINNY_NORM ? rms_inverse(x, c->used, 1e-5) : 1, sum = 0, size = 0;
+    double scale = c->in == SKINNY_NORM ? rms_inverse(in->x, c->used, 1e-5) : 1, sum = 0, size = 0;
     for (int k = 0; k < c->used; k++) {
-        double t = made(c->in, x, x2, gain, k) * (double)m->wide[(size_t)out * (size_t)m->cols + (size_t)(c->col0 + k)];
+        double t =
+            made(c->in, in->x, in->gain, k) * (double)m->wide[(size_t)out * (size_t)m->cols + (size_t)(c->col0 + k)];
         sum += t;
         size += fabs(t);
     }
-    double most = size * scale * ((c->in == SKINNY_SWIGLU ? 1e-3 : 2e-6) + cut_off(c->used)) + 1e-6;
-    if (c->in != SKINNY_SWIGLU)
-        note_worst(&worst_plain, fabs(sum * scale + base - is), most);
-    if (fabs(sum * scale + base - is) > most)
-        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, is,
-                 sum * scale + base, most);
+    *most = size * scale * (2e-6 + cut_off(c->used)) + 1e-6;
+    return sum * scale;
+}
+
+static void check_output(const struct product_case *c, const struct matrix *m, int out, const struct product_inputs *in,
+                         const double base_is[2])
+{
+    double most, should = product_of(c, m, out, in, &most) + base_is[0], is = base_is[1];
+    note_worst(&worst_plain, fabs(should - is), most);
+    if (!(fabs(should - is) <= most))
+        fail_msg("kind %d rows %d in %d out %d: %.9g, not %.9g +- %g", c->kind, c->rows, c->in, out, is, should, most);
+}
+
+/* silu grows by at most 1.1 times its argument's growth. */
+static void check_gated(const struct product_case *c, const struct matrix m[2], int out,
+                        const struct product_inputs *in, const double base_is[3])
+{
+    double most[2], gate = product_of(c, &m[0], out, in, &most[0]) + base_is[0],
+                    up = product_of(c, &m[1], out, in, &most[1]) + base_is[1], is = base_is[2];
+    double silu = gate / (1 + exp(-gate)),
+           off = 1.1 * most[0] * fabs(up) + most[1] * fabs(silu) + 1e-5 * fabs(silu * up);
+    if (!(fabs(silu * up - is) <= off + 1e-6))
+        fail_msg("kind %d rows %d gated %d: %.9g, not %.9g +- %g", c->kind, c->rows, out, is, silu * up, off);
+}
+
+static void launch_product(const struct product_case *c, const struct skinny_job *j)
+{
+    struct slim_room r = {0};
+    if (!c->slim) {
+        assert_int_equal(launch_skinny(NULL, j), cudaSuccess);
+        unified_wait();
+        return;
+    }
+    slim_cut(j, c->n_sms, &r);
+    assert_int_equal(r.n_parts > 1, c->n_sms > 0);
+    r.partial = plane(slim_partial(j, &r) * sizeof(float) + 16);
+    r.arrived = plane((size_t)r.n_tiles * sizeof *r.arrived);
+    memset(r.partial, 0xff, slim_partial(j, &r) * sizeof(float));
+    assert_int_equal(launch_slim(NULL, j, &r), cudaSuccess);
+    unified_wait();
+    for (int i = 0; i < r.n_tiles; i++)
+        assert_int_equal(r.arrived[i], 0);
+    unified_free(r.partial);
+    unified_free(r.arrived);
 }
 
 static void try_product(const struct product_case *c, uint64_t seed)
@@ -180,18 +222,16 @@ static void try_product(const struct product_case *c, uint64_t seed)
     struct matrix m[3];
     rng_init(&r, seed);
     int ld = (c->used + 15) / 16 * 16;
-    float *x = random_rows(c->rows, ld, &r), *x2 = random_rows(c->rows, ld, &r), *gain = random_rows(1, ld, &r), *y[3],
-          *before[3], *bias[3];
+    float *x = random_rows(c->rows, ld, &r), *gain = random_rows(1, ld, &r), *y[3], *before[3], *bias[3];
     struct skinny_job j = {.in = c->in,
                            .x = x,
-                           .x2 = x2,
                            .gain = gain,
                            .ldx = ld,
-                           .ldx2 = ld,
                            .rows = c->rows,
                            .n_out = c->n_out,
                            .eps = 1e-5f,
                            .accumulate = c->accumulate,
+                           .gated = c->gated,
                            .pdl = seed % 2};
     for (int o = 0; o < c->n_out; o++) {
         make_matrix(&m[o], c->kind, c->outs[o] + 3, c->cols, &r);
@@ -204,14 +244,18 @@ static void try_product(const struct product_case *c, uint64_t seed)
                                        .y = y[o],
                                        .ldy = c->outs[o]};
     }
-    assert_int_equal(launch_skinny(NULL, &j), cudaSuccess);
-    unified_wait();
+    launch_product(c, &j);
+    for (int row = 0; c->gated && row < c->rows; row++)
+        for (int i = 0; i < c->outs[0]; i++)
+            check_gated(c, m, 2 + i, &(struct product_inputs){x + row * ld, gain},
+                        (const double[3]){c->bias ? (double)bias[0][i] : 0, c->bias ? (double)bias[1][i] : 0,
+                                          (double)y[0][row * c->outs[0] + i]});
     for (int o = 0; o < c->n_out; o++) {
-        for (int row = 0; row < c->rows; row++)
+        for (int row = 0; !c->gated && row < c->rows; row++)
             for (int i = 0; i < c->outs[o]; i++) {
                 double base =
                     (c->bias ? (double)bias[o][i] : 0) + (c->accumulate ? (double)before[o][row * c->outs[o] + i] : 0);
-                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, x2 + row * ld, gain},
+                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, gain},
                              (const double[2]){base, (double)y[o][row * c->outs[o] + i]});
             }
         free_matrix(&m[o]);
@@ -220,14 +264,13 @@ static void try_product(const struct product_case *c, uint64_t seed)
         unified_free(bias[o]);
     }
     unified_free(x);
-    unified_free(x2);
     unified_free(gain);
 }
 
 static void skinny_products_of_every_family(void **state)
 {
     (void)state;
-    static const int rows[] = {1, 2, 7, 8, 9, 16};
+    static const int rows[] = {1, 2, 3, 5, 7, 8};
     for (int kind = 0; kind < KINDS; kind++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             struct product_case c = {.kind = kind,
@@ -236,10 +279,57 @@ static void skinny_products_of_every_family(void **state)
                                      .n_out = 1 + (int)i % 3,
                                      .cols = 768,
                                      .used = 768,
-                                     .in = (enum skinny_in)((size_t)kind + i) % 3,
+                                     .in = (enum skinny_in)((size_t)kind + i) % 2,
                                      .bias = i % 2,
                                      .accumulate = i % 3 == 1};
             try_product(&c, (uint64_t)kind * 100 + i);
+        }
+}
+
+/* In one part, and in as many as there may be: 1,216 columns are ten slabs, the last one half empty. */
+static void slim_products_of_every_family(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 8, 9, 16, 17, 32, 33, 64};
+    for (int kind = 0; kind < KINDS; kind++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            bool k = kind > 6 && kind < 10; /* blocks of 256 */
+            struct product_case c = {.kind = kind,
+                                     .rows = rows[i],
+                                     .outs = {24, 130, 5},
+                                     .n_out = 1 + (int)i % 3,
+                                     .cols = k ? 1280 : 1216,
+                                     .used = k ? 1280 : 1216,
+                                     .in = (enum skinny_in)((size_t)kind + i) % 2,
+                                     .bias = i % 2,
+                                     .accumulate = i % 3 == 1,
+                                     .slim = true,
+                                     .n_sms = (kind + (int)i / 2) % 2 ? 132 : 0};
+            try_product(&c, (uint64_t)kind * 100 + i + 50);
+        }
+}
+
+/* silu(gate) * up, by both kernels: tiles that end within a warp's outputs, and one more than a CTA has. */
+static void gated_products(void **state)
+{
+    (void)state;
+    static const int rows[] = {1, 7, 5, 16, 20, 64};
+    for (int kind = 0; kind < KINDS; kind++)
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            if (((size_t)kind + i) % 3) /* each kernel with some of the families */
+                continue;
+            struct product_case c = {.kind = kind,
+                                     .rows = rows[i],
+                                     .outs = {75, 75},
+                                     .n_out = 2,
+                                     .cols = 1024,
+                                     .used = 1024,
+                                     .in = (enum skinny_in)(1 - i % 2),
+                                     .bias = i % 2,
+                                     .gated = true,
+                                     .slim = i > 1,
+                                     .n_sms = i > 1 && kind % 2 ? 16 : 0};
+            try_product(&c, (uint64_t)kind * 100 + i + 70);
         }
 }
 
@@ -259,13 +349,25 @@ static void windows_of_columns(void **state)
         c.col0 = 192;
         c.used = 320; /* to the end */
         try_product(&c, 2);
+        c.rows = 19;
+        c.slim = true;
+        try_product(&c, 3);
     }
 }
 
 static void columns_that_no_tile_divides(void **state)
 {
     (void)state;
-    for (int in = 0; in < 3; in++) {
+    for (int in = 0; in < 2; in++) {
+        try_product(&(struct product_case){.kind = 1,
+                                           .rows = 40,
+                                           .outs = {16},
+                                           .n_out = 1,
+                                           .cols = 203,
+                                           .used = 203,
+                                           .in = (enum skinny_in)in,
+                                           .slim = true},
+                    2);
         try_product(
             &(struct product_case){
                 .kind = 1, .rows = 5, .outs = {16}, .n_out = 1, .cols = 203, .used = 203, .in = (enum skinny_in)in},
@@ -290,11 +392,11 @@ static void two_tiles_a_cta(void **state)
         6);
     try_product(
         &(struct product_case){
-            .kind = 3, .rows = 11, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_PLAIN},
+            .kind = 3, .rows = 7, .outs = {4100, 4100}, .n_out = 2, .cols = 64, .used = 64, .in = SKINNY_PLAIN},
         7);
 }
 
-/* A row's sums are the same bits however many rows there are. */
+/* A row's sums are the same bits however many rows there are, in either kernel. */
 static void rows_do_not_depend_on_each_other(void **state)
 {
     (void)state;
@@ -303,16 +405,17 @@ static void rows_do_not_depend_on_each_other(void **state)
     float first[48];
     rng_init(&r, 9);
     make_matrix(&m, 7, 48, 1024, &r);
-    float *x = random_rows(16, 1024, &r), *y = plane(16 * 48 * sizeof *y);
-    for (int rows = 1; rows <= 16; rows++) {
+    float *x = random_rows(SLIM_ROWS, 1024, &r), *y = plane(SLIM_ROWS * 48 * sizeof *y);
+    for (int i = 1; i <= SKINNY_ROWS + SLIM_ROWS; i += i < 18 ? 1 : 18) {
+        bool slim = i > SKINNY_ROWS;
+        int rows = slim ? i - SKINNY_ROWS : i;
         struct skinny_job j = {.in = SKINNY_PLAIN,
                                .x = x,
                                .ldx = 1024,
                                .rows = rows,
                                .n_out = 1,
                                .out = {{.w = {m.p, 0, 48, 0, 1024}, .y = y, .ldy = 48}}};
-        assert_int_equal(launch_skinny(NULL, &j), cudaSuccess);
-        unified_wait();
+        launch_product(&(struct product_case){.rows = rows, .slim = slim}, &j);
         if (rows == 1)
             memcpy(first, y, sizeof first);
         assert_memory_equal(first, y, sizeof first);
@@ -331,11 +434,11 @@ static void inputs_in_16_bits(void **state)
     float *x = random_rows(ROWS, LD, &r), *x2 = random_rows(ROWS, LD, &r), *gain = random_rows(1, LD, &r);
     uint16_t *y = plane(ROWS * TO * sizeof *y);
     for (int how = 0; how < 6; how++) {
-        enum skinny_in in = (enum skinny_in)(how % 3);
+        enum made in = (enum made)(how % 3);
         bool f16 = how >= 3;
         struct narrow_job j = {.x = x,
-                               .x2 = in == SKINNY_SWIGLU ? x2 : NULL,
-                               .gain = in == SKINNY_NORM ? gain : NULL,
+                               .x2 = in == SWIGLU ? x2 : NULL,
+                               .gain = in == NORM ? gain : NULL,
                                .y = y,
                                .ldx = LD,
                                .ldx2 = LD,
@@ -351,7 +454,7 @@ static void inputs_in_16_bits(void **state)
             for (int k = 0; k < TO; k++) {
                 double is = (double)(f16 ? f16_to_f32(y[i * TO + k]) : bf16_to_f32(y[i * TO + k]));
                 double should = k < COLS ? exactly(in, x + i * LD, x2 + i * LD, gain, k) *
-                                               (in == SKINNY_NORM ? rms_inverse(x + i * LD, COLS, 1e-5) : 1)
+                                               (in == NORM ? rms_inverse(x + i * LD, COLS, 1e-5) : 1)
                                          : 0;
                 if (!(fabs(is - should) <= fabs(should) / (f16 ? 1500 : 200) + 1e-7))
                     fail_msg("in %d row %d column %d: %g, not %g", how, i, k, is, should);
@@ -451,6 +554,8 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(skinny_products_of_every_family),
+        cmocka_unit_test(slim_products_of_every_family),
+        cmocka_unit_test(gated_products),
         cmocka_unit_test(windows_of_columns),
         cmocka_unit_test(columns_that_no_tile_divides),
         cmocka_unit_test(two_tiles_a_cta),

@@ -14,6 +14,7 @@
 static enum part {
     NOTHING,
     FEW_ROWS,
+    SOME_ROWS,
     LT_16,
     LT_ROWS,
     LT_BLOCKS,
@@ -51,6 +52,15 @@ cudaError_t __wrap_launch_skinny(cudaStream_t s, const struct skinny_job *j)
     if (wrong == EARLY && j->pdl && capturing)
         return cudaErrorStreamCaptureUnsupported;
     return __real_launch_skinny(s, &less);
+}
+
+cudaError_t __real_launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r);
+cudaError_t __wrap_launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r);
+cudaError_t __wrap_launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r)
+{
+    struct skinny_job less = *j;
+    less.x += wrong == SOME_ROWS ? 16 : 0;
+    return __real_launch_slim(s, &less, r);
 }
 
 cudaError_t __real_launch_flash_hopper(cudaStream_t s, const struct flash_job *j);
@@ -116,6 +126,7 @@ static void wrong_parts_are_left_out(void **state)
         const char *name;
     } cases[] = {{NOTHING, 0, ""},
                  {FEW_ROWS, 1, "products of few rows"},
+                 {SOME_ROWS, 1, "products of up to 64 rows"},
                  {LT_16, 1, "products in 16 bits"},
                  {LT_ROWS, 1, "fp8 with scales by rows"},
                  {LT_BLOCKS, 1, "fp8 with scales by blocks"},
@@ -135,6 +146,7 @@ static void wrong_parts_are_left_out(void **state)
         assert_int_equal(d->hopper, cases[i].part != HOPPER);
         assert_int_equal(d->pdl, cases[i].part != EARLY && cases[i].part != GRAPHS);
         assert_int_equal(d->no_skinny, cases[i].part == FEW_ROWS);
+        assert_int_equal(d->no_slim, cases[i].part == SOME_ROWS);
         assert_int_equal(d->no_graphs, cases[i].part == GRAPHS);
         backend_cuda()->close(d);
     }

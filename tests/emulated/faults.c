@@ -451,7 +451,7 @@ static void loading(void **state)
 /* A product of two fp8 factors: inputs, scales and sums in working memory, the last rows by themselves. */
 static void multiplying_fp8(void **state)
 {
-    enum { ROWS = 45, OUTS = 48, COLS = 256 };
+    enum { ROWS = 77, OUTS = 48, COLS = 256 };
     const struct backend_ops *ops = backend_cuda();
     static const int32_t zeros[ROWS];
     static float bias[OUTS];
@@ -464,7 +464,7 @@ static void multiplying_fp8(void **state)
         struct device *d;
         struct weight *w;
         struct err e = {0};
-        assert_int_equal(ops->open(&d, &(struct device_opts){.max_rows = 64, .max_logits = 8}, &e), 0);
+        assert_int_equal(ops->open(&d, &(struct device_opts){.max_rows = 96, .max_logits = 8}, &e), 0);
         assert_int_equal(ops->weight_load(d, &w, &src, &e), 0);
         float *x = ops->alloc(d, ROWS * COLS * sizeof(float)), *y = ops->alloc(d, ROWS * OUTS * sizeof(float));
         struct linear_args a = {

@@ -472,6 +472,23 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned lon
 {
     return *x = new emulated_graph(*g), cudaSuccess;
 }
+/* nodes NULL: how many there are. */
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n)
+{
+    if (!nodes)
+        return *n = g->nodes->size(), cudaSuccess;
+    *n = std::min(*n, g->nodes->size());
+    for (size_t i = 0; i < *n; i++)
+        nodes[i] = (cudaGraphNode_t) & (*g->nodes)[i];
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType *type)
+{
+    return *type = ((const struct node *)node)->work.kernel ? cudaGraphNodeTypeKernel : cudaGraphNodeTypeMemset,
+           cudaSuccess;
+}
+
 cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s)
 {
     return x && s ? cudaSuccess : cudaErrorInvalidValue;

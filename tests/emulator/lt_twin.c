@@ -33,7 +33,7 @@ struct lt_twin_preference {
     uint64_t workspace;
 };
 
-enum { CHOSEN = 4711, REFUSED_ROWS = 50, MOST_TYPES = 32 };
+enum { CHOSEN = 4711, REFUSED_ROWS = 82, MOST_TYPES = 32 };
 /* Scales by rows: an H100 was seen to refuse 9216 columns of up to 256 rows, and to take 3072. */
 enum { FEW_ROWS = 256, MOST_COLS_OF_FEW_ROWS = 3072 };
 

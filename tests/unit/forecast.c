@@ -81,12 +81,12 @@ static void one_request_counts_as_by_hand(void **state)
     open_box(&b);
     submit(&b, 100, 11, 0);
     /* Four ranks: a row takes 13/40 ms; so the prompt 10 + 32.5, and each of ten tokens 10.325. One rank: 10 + 100, and
-     * 11. */
+     * 11. The time until the first token counts by itself, too. */
     struct forecast wide = ask(&b, 1, 4), narrow = ask(&b, 4, 1);
     near(wide.queue_ns, 42.5);
-    near(wide.sum_ns, 42.5 + 10 * 10.325);
+    near(wide.sum_ns, 2 * 42.5 + 10 * 10.325);
     near(narrow.queue_ns, 110);
-    near(narrow.sum_ns, 110 + 10 * 11);
+    near(narrow.sum_ns, 2 * 110 + 10 * 11);
     close_box(&b);
 }
 
@@ -98,7 +98,7 @@ static void requests_share_groups_in_their_order(void **state)
     for (int i = 0; i < 4; i++)
         submit(&b, 1000, 1, 0);
     /* Each rank has one: 1010 ms. In pairs, one after another in one step of 2000 rows at 11/20 ms a row. */
-    near(ask(&b, 4, 1).sum_ns, 4 * 1010);
+    near(ask(&b, 4, 1).sum_ns, 4 * 2 * 1010);
     near(ask(&b, 2, 2).queue_ns, 10 + 2000 * 0.55);
     close_box(&b);
 }
@@ -144,6 +144,27 @@ static void those_to_come_and_missed_wishes_count(void **state)
     close_box(&b);
 }
 
+/* In steps of 64 rows, 30.8 ms each instead of 10.325: 20 requests come in the 10 s, all of which have prompts in them.
+ * Their first tokens are after 1000 * 30.8 / 64 ms, so the answers have half of 9518 ms beside prompts: 50 tokens find
+ * room there. */
+static void those_to_come_crowd_one_another(void **state)
+{
+    (void)state;
+    struct box b;
+    struct forecast few, many;
+    open_box(&b);
+    submit(&b, 1000, 1, 0);
+    b.w.arrival_rate = 2;
+    b.w.last_arrival_ns = NOW;
+    struct forecast_ask a = {
+        .sizes = {4}, .n = 1, .most = 64, .now_ns = NOW, .prompt = 1000, .ahead_ns = 1e10, .output = 1};
+    assert_null(forecast_make(&b.w, &a, &few));
+    a.output = 50;
+    assert_null(forecast_make(&b.w, &a, &many));
+    near(many.sum_ns - few.sum_ns, 20 * (50 - 1) * (30.8 - 10.325));
+    close_box(&b);
+}
+
 static void what_finds_no_room_is_refused(void **state)
 {
     (void)state;
@@ -178,6 +199,7 @@ int main(void)
         cmocka_unit_test(requests_share_groups_in_their_order),
         cmocka_unit_test(a_crowd_is_sooner_done_in_narrow_groups),
         cmocka_unit_test(those_to_come_and_missed_wishes_count),
+        cmocka_unit_test(those_to_come_crowd_one_another),
         cmocka_unit_test(what_finds_no_room_is_refused),
         cmocka_unit_test(steps_smaller_than_the_answers_are_no_trap),
     };

@@ -18,7 +18,7 @@ enum { LONG_ROWS = 16384, REPEATS = 6, MOST_COPIES = 32, X_BYTES = 1 << 29, LOGI
 
 /* What the goals are about; the worst of all that count. 0: not measured. */
 struct verdicts {
-    double attention, attention_alone, large, large_f8, skinny, prefill, prefill_times;
+    double attention, attention_alone, large, large_f8, skinny, slim, prefill, prefill_times;
 };
 
 struct bench {
@@ -170,6 +170,8 @@ static void time_linear(struct bench *b, struct linear_bench *l, const struct we
     printf(library > 0 ? "  %.2f x cuBLASLt (%.1f us)\n" : "\n", times, library);
     if (src->rows < 100000 && rows <= 16)
         worst(&b->v.skinny, times);
+    if (src->type == DT_BF16 && src->rows < 100000 && rows > 16 && rows <= 64)
+        worst(&b->v.slim, times);
     if (src->rows < 100000 && rows >= 512)
         worst(src->type == DT_BF16 ? &b->v.large : &b->v.large_f8, times);
     mem_free(zeros);
@@ -312,6 +314,8 @@ static void bench_all(struct bench *b)
          "the same of fp8, both forms of scales, inputs rounded on the way; the library's best is of inputs that are "
          "fp8 already");
     goal(b, "G7", b->v.skinny, 1.15, "products of 1 to 16 rows, bf16, times cuBLASLt's best; the worst of all shapes");
+    goal(b, "G7b", b->v.slim, 1.0,
+         "products of 17 to 64 rows, bf16, inputs in f32, times cuBLASLt's best; the worst of all shapes");
     goal(b, "G9", b->v.prefill, 0.60, "causal attention over 16384 tokens, heads of 128, bf16, of 989 TFLOPS");
     goal(b, "G9b", b->v.prefill_times, 1.00,
          "attention of prompts, times the kernel for all devices; the worst of all cases");
