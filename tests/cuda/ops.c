@@ -285,6 +285,63 @@ static void linear_of_three_outputs(void **state)
         }
 }
 
+enum { GATED_COLS = 512, GATED_OUTS = 70, GATED_LD = 80 };
+
+/* Gate and up of one side; the CPU's side gates nothing. */
+static void gate_and_up(const struct side *s, const struct weight_src src[2], const float *x, int rows, float *to[2])
+{
+    size_t n_y = (size_t)rows * GATED_LD * sizeof(float);
+    struct weight *w[2];
+    void *dx = put(s, x, (size_t)rows * GATED_COLS * sizeof(float)), *y[2];
+    struct linear_args a = {
+        .x = {dx, GATED_COLS, GATED_COLS}, .rows = rows, .n_out = 2, .gated = s->ops == backend_cuda()};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(s->ops->weight_load(s->d, &w[i], &src[i], NULL), 0);
+        memset(to[i], 0, n_y);
+        y[i] = put(s, to[i], n_y);
+        a.out[i] = (struct linear_out){{w[i], 0, GATED_OUTS, 0, GATED_COLS}, NULL, {y[i], GATED_OUTS, GATED_LD}};
+    }
+    begin_plain(s, rows);
+    s->ops->linear(s->d, &a);
+    end(s);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(s->ops->download(s->d, to[i], y[i], n_y), 0);
+        s->ops->weight_free(s->d, w[i]);
+        drop(s, y[i]);
+    }
+    drop(s, dx);
+}
+
+/* By the kernel that multiplies them, or afterwards: two types, many rows, f32. */
+static void gated_outputs(void **state)
+{
+    static const enum dtype kinds[][2] = {{DT_BF16, DT_BF16}, {DT_Q4_K, DT_Q6_K}, {DT_Q8_0, DT_Q8_0}, {DT_F32, DT_F32}};
+    static const int batches[] = {3, 12, 40, 90};
+    struct pair *p = pair_or_skip(state), close = *p;
+    struct rng r;
+    rng_init(&r, 8);
+    close.rms = p->exact ? 1e-6 : p->rms;
+    close.most = p->exact ? 1e-5 : p->most;
+    for (size_t k = 0; k < 4; k++)
+        for (size_t b = 0; b < 4; b++) {
+            size_t n = (size_t)batches[b] * GATED_LD;
+            struct weight_src src[2];
+            float *x = random_floats(&r, (size_t)batches[b] * GATED_COLS, 2), *to[N_SIDES][2];
+            for (int i = 0; i < 2; i++)
+                src[i] = random_matrix(&r, kinds[k][i], GATED_OUTS, GATED_COLS);
+            for (int s = 0; s < N_SIDES; s++) {
+                to[s][0] = mem_new_array(n, sizeof(float)), to[s][1] = mem_new_array(n, sizeof(float));
+                gate_and_up(&p->side[s], src, x, batches[b], to[s]);
+            }
+            for (size_t i = 0; i < n; i++)
+                to[0][0][i] = (float)((double)to[0][0][i] / (1 + exp(-(double)to[0][0][i])) * (double)to[0][1][i]);
+            near_enough(&close, (float *const[]){to[0][0], to[1][0]}, n, dtype_get(kinds[k][0])->name);
+            for (int s = 0; s < N_SIDES; s++)
+                mem_free(to[s][0]), mem_free(to[s][1]);
+            free(x), free((void *)src[0].data), free((void *)src[1].data);
+        }
+}
+
 /* ---- rows */
 
 static void embed_and_gather(void **state)
@@ -657,6 +714,7 @@ int main(void)
         BOTH_MODES(linear_of_every_type),
         BOTH_MODES(linear_of_odd_columns),
         BOTH_MODES(linear_of_three_outputs),
+        BOTH_MODES(gated_outputs),
         BOTH_MODES(embed_and_gather),
         BOTH_MODES(attention_rope_and_cache),
         BOTH_MODES(long_caches),
