@@ -40,11 +40,13 @@ cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
  * cut into parts, and the last part to finish adds them up in order. */
 struct slim_room {
     int n_tiles, n_parts;
-    float *partial;    /* [slim_partial] */
+    float *partial;    /* as slim_needs says */
     uint32_t *arrived; /* [n_tiles], zero between launches */
 };
 void slim_cut(const struct skinny_job *j, int n_sms, struct slim_room *out); /* n_tiles, n_parts */
-size_t slim_partial(const struct skinny_job *j, const struct slim_room *r);  /* floats; 0: one part needs no room */
+/* Floats of `partial` and counters, enough for this product with any number of rows: so a rehearsal with one of them
+ * takes all the memory that steps will need. */
+void slim_needs(const struct skinny_job *j, int n_sms, size_t *floats, size_t *counters);
 cudaError_t launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r);
 
 /* flash.cu: attention over f16, bf16 or fp8 caches of heads of 64 or 128 elements. The queries of a kv head of a

@@ -70,9 +70,10 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
 static void multiply_slim(struct device *d, struct skinny_job *j)
 {
     struct slim_room r;
+    size_t floats, counters;
     slim_cut(j, d->n_sms, &r);
-    size_t floats = slim_partial(j, &r);
-    if (!gpu_grow(d, &d->work->partial, floats * sizeof(float)) || !gpu_counters(d, floats ? (size_t)r.n_tiles : 0))
+    slim_needs(j, d->n_sms, &floats, &counters);
+    if (!gpu_grow(d, &d->work->partial, floats * sizeof(float)) || !gpu_counters(d, counters))
         return;
     r.partial = d->work->partial.data;
     r.arrived = d->work->arrived.data;

@@ -290,11 +290,20 @@ void slim_cut(const struct skinny_job *j, int n_sms, struct slim_room *out)
     out->n_parts = ceil_div(slabs, each); /* none is empty */
 }
 
-size_t slim_partial(const struct skinny_job *j, const struct slim_room *r)
+void slim_needs(const struct skinny_job *j, int n_sms, size_t *floats, size_t *counters)
 {
-    size_t each = sizeof(struct slim_part<1>), more = sizeof(struct slim_part<2>) - each; /* of eight rows more */
-    size_t floats = (each + (size_t)(eights_of(j) - 1) * more) / sizeof(float);
-    return r->n_parts > 1 ? (size_t)r->n_tiles * (size_t)r->n_parts * floats : 0;
+    const size_t one = sizeof(struct slim_part<1>), more = sizeof(struct slim_part<2>) - one; /* of eight rows more */
+    *floats = *counters = 0;
+    for (int eights = 1; eights <= SLIM_ROWS / 8; eights *= 2) {
+        struct skinny_job of = *j;
+        struct slim_room r;
+        of.rows = eights * 8;
+        slim_cut(&of, n_sms, &r);
+        size_t parts = r.n_parts > 1 ? (size_t)r.n_tiles * (size_t)r.n_parts : 0;
+        size_t n = parts * ((one + (size_t)(eights - 1) * more) / sizeof(float));
+        *floats = n > *floats ? n : *floats;
+        *counters = parts && (size_t)r.n_tiles > *counters ? (size_t)r.n_tiles : *counters;
+    }
 }
 
 template <enum family F, int N>

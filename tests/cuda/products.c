@@ -203,11 +203,14 @@ static void launch_product(const struct product_case *c, const struct skinny_job
         unified_wait();
         return;
     }
+    size_t floats, counters;
     slim_cut(j, c->n_sms, &r);
+    slim_needs(j, c->n_sms, &floats, &counters);
+    assert_true(r.n_parts == 1 || (size_t)r.n_tiles <= counters);
     assert_int_equal(r.n_parts > 1, c->n_sms > 0);
-    r.partial = plane(slim_partial(j, &r) * sizeof(float) + 16);
+    r.partial = plane(floats * sizeof(float) + 16);
     r.arrived = plane((size_t)r.n_tiles * sizeof *r.arrived);
-    memset(r.partial, 0xff, slim_partial(j, &r) * sizeof(float));
+    memset(r.partial, 0xff, floats * sizeof(float));
     assert_int_equal(launch_slim(NULL, j, &r), cudaSuccess);
     unified_wait();
     for (int i = 0; i < r.n_tiles; i++)
