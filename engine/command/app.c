@@ -16,6 +16,7 @@
 #include "engine/cli/model_files.h"
 #include "engine/cli/policy_params.h"
 #include "engine/cli/policy_ref.h"
+#include "engine/serve/batch/identity.h"
 #include "engine/base/version.h"
 #include "models/load/read_ahead.h"
 
@@ -323,6 +324,13 @@ void app_plan_server(struct app *a, struct server_setup *out)
     };
 }
 
+void app_model_identity(const struct opts *o, struct buf *out)
+{
+    identity_put(o->model ? o->model : o->hf_config, out);
+    buf_printf(out, ", --cpu-precision %s, --kv-cache-dtype %s", o->cpu_precision ? o->cpu_precision : "fast",
+               o->kv_dtype);
+}
+
 static void say_capacity(const struct app *a, double load_s)
 {
     const struct node_facts *n = engine_node(a->engine);
@@ -399,6 +407,8 @@ void app_close(struct app *a)
     lua_watchdog_stop(a->watchdog);
     chat_free(a->chat);
     buf_free(&a->chat_source);
+    buf_free(&a->batch_model);
+    buf_free(&a->batch_encoder);
     tokenizer_free(a->tokenizer);
     gguf_close(a->tokenizer_gguf);
     model_close(a->model);

@@ -34,6 +34,7 @@ struct app {
     struct tokenizer *tokenizer;
     struct chat_template *chat;
     struct buf chat_source;
+    struct buf batch_model, batch_encoder; /* serve --batch-dir: what tells them from others */
     struct lua_watchdog *watchdog;
     struct lua_opts lua;
     struct nursery *nursery; /* serve: of --policy-isolation process; else NULL */
@@ -77,6 +78,8 @@ void app_stop_engine(struct app *a);
 void app_close(struct app *a);
 /* What a server needs of the model, the engine and the policies; where it listens, and for whom, is left open. */
 void app_plan_server(struct app *a, struct server_setup *out);
+/* What tells the model from another one whose answers may differ, for batches (engine/serve/batch/identity.h). */
+void app_model_identity(const struct opts *o, struct buf *out);
 /* What clients call a model of this path: its last word, without .gguf. */
 void app_name_file(const char *path, char out[128]);
 /* What clients call the model: as asked for, else the file's name without its ending. */

@@ -1,21 +1,18 @@
 /* `moonshift batch`: a server for nobody but this process, on a port of its own with a key of its own, and a job that
  * asks it. The server runs on the main thread, where signals are taken; the job on another, and drains the server when
  * it has ended. */
-#include <dirent.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "engine/command/app.h"
 #include "engine/serve/batch/batch.h"
-#include "models/encode/card.h"
+#include "engine/serve/batch/identity.h"
 
 enum { MOST_AT_ONCE = 512, END_S = 30 };
 
@@ -45,62 +42,15 @@ static int make_key(char key[33], struct err *e)
     return 0;
 }
 
-/* Stirs a file's name, size and time into what is known of the others; in which order makes no difference. */
-static void add_file(struct sha256 *sum, const char *name, const struct stat *st)
-{
-    struct buf facts = {0};
-    buf_printf(&facts, "%s, %lld bytes, of %lld.%09ld", name, (long long)st->st_size, (long long)st->st_mtim.tv_sec,
-               st->st_mtim.tv_nsec);
-    struct sha256 one = hash_sha256(facts.data, facts.len);
-    for (size_t i = 0; i < sizeof one.bytes; i++)
-        sum->bytes[i] ^= one.bytes[i];
-    buf_free(&facts);
-}
-
-static void add_folder(struct sha256 *sum, const char *path)
-{
-    struct stat st;
-    DIR *d = opendir(path);
-    for (struct dirent *f = d ? readdir(d) : NULL; f; f = readdir(d))
-        if (fstatat(dirfd(d), f->d_name, &st, 0) == 0 && S_ISREG(st.st_mode))
-            add_file(sum, f->d_name, &st);
-    const char *card = card_file_name(CARD_POOLING); /* an encoder's, in a folder of its own */
-    if (d && fstatat(dirfd(d), card, &st, 0) == 0)
-        add_file(sum, card, &st);
-    if (d)
-        closedir(d);
-}
-
-/* A path, and a hash of the names, sizes and times of what lies there: a file that another one has replaced has another
- * hash. What is not there has none; opening the model says so. */
-static void describe_model(const char *path, struct buf *out)
-{
-    struct sha256 sum = {0};
-    struct stat st;
-    char hex[65];
-    buf_puts(out, path);
-    if (stat(path, &st) != 0)
-        return;
-    if (S_ISDIR(st.st_mode))
-        add_folder(&sum, path);
-    else
-        add_file(&sum, "", &st);
-    hash_hex(&sum, hex);
-    buf_printf(out, " (%.16s)", hex);
-}
-
 static int open_job(struct app *a, struct job *j, struct err *e)
 {
     const struct opts *o = &a->opts;
     snprintf(j->errors, sizeof j->errors, "%s.errors", o->output);
-    if (!app_is_alone(a)) {
-        describe_model(o->model ? o->model : o->hf_config, &j->model);
-        buf_printf(&j->model, ", --cpu-precision %s, --kv-cache-dtype %s", o->cpu_precision ? o->cpu_precision : "fast",
-                   o->kv_dtype);
-    }
+    if (!app_is_alone(a))
+        app_model_identity(o, &j->model);
     if (o->embedding_model) {
         buf_puts(&j->model, j->model.len ? ", encoder " : "encoder ");
-        describe_model(o->embedding_model, &j->model);
+        identity_put(o->embedding_model, &j->model);
     }
     struct batch_setup s = {.input = o->input,
                             .output = o->output,

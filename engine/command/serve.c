@@ -7,6 +7,7 @@
 #include "engine/base/thread.h"
 #include "engine/command/app.h"
 #include "engine/serve/batch/files_api.h"
+#include "engine/serve/batch/identity.h"
 #include "engine/base/version.h"
 
 /* Where it listens, and for whom. */
@@ -105,6 +106,12 @@ static int open_server(struct app *a, struct err *e)
                                   .per_address = (int)o->connections_per_address};
     s.embed = app_plan_encoder(a);
     s.batch_dir = o->batch_dir;
+    if (o->batch_dir && !app_is_alone(a))
+        app_model_identity(o, &a->batch_model);
+    if (o->batch_dir && o->embedding_model)
+        identity_put(o->embedding_model, &a->batch_encoder);
+    s.batch_model = a->batch_model.data;
+    s.batch_encoder = a->batch_encoder.data;
     s.batch_files = limits_of_files(o);
     s.text_s = o->text_s > 0 ? o->text_s : -1;
     s.log_requests = o->log_requests;

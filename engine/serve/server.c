@@ -394,8 +394,8 @@ static int open_batches(struct server *s, struct err *e)
     TRY(jobs_open(&r->jobs.jobs,
                   &(struct jobs_setup){.dir = u->batch_dir,
                                        .files = r->files.files,
-                                       .model = root_of(u),
-                                       .encoder = u->embed.root,
+                                       .model = u->batch_model,
+                                       .encoder = u->batch_encoder,
                                        .clock = u->clock,
                                        .at_once = lines_at_once(u)},
                   e));

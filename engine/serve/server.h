@@ -54,6 +54,7 @@ struct server_setup {
     struct guard *guard;   /* what SIGTERM and SIGINT mean, and when a drain has taken too long; borrowed; NULL: nobody
                               says so (tests) */
     const char *batch_dir; /* where files of clients are kept; NULL: /v1/files is not offered */
+    const char *batch_model, *batch_encoder; /* with it: what tells each from another one (identity.h); NULL: none */
     struct files_limits batch_files;
     /* the model that writes; without one (no names, no tokenizer) the encoder is served alone: no queues, no policies
      */

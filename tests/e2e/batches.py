@@ -259,6 +259,18 @@ def an_encoder_alone_runs_batches():
         assert b["status"] == "failed" and "another input, model" in b["errors"]["data"][0]["message"], b
 
 
+def another_precision_does_not_go_on():
+    """Lines that are left would be answered otherwise than those before: the batch fails, and says why."""
+    s = Site("types")
+    b = begin(s, text([line(i) for i in range(3000)]))
+    while s.json("GET", "/v1/batches/" + b["id"])[1]["request_counts"]["completed"] < 5:
+        time.sleep(0.01)
+    s.end(signal.SIGKILL)
+    with Site("types", "--kv-cache-dtype", "f32") as s:
+        b = wait(s, s.json("GET", "/v1/batches/" + b["id"])[1])
+        assert b["status"] == "failed" and "another input, model, precision" in b["errors"]["data"][0]["message"], b
+
+
 def keys_that_go_end_their_batches():
     with Site("gone", *KEYS) as s:
         b = begin(s, text([line(i) for i in range(3000)]), key="two")
@@ -318,6 +330,7 @@ cases.run(
         who_waits_is_answered_beside_a_batch,
         vectors_come_in_batches_too,
         an_encoder_alone_runs_batches,
+        another_precision_does_not_go_on,
         keys_that_go_end_their_batches,
         a_server_killed_at_any_moment_loses_and_repeats_no_line,
         a_server_killed_as_a_batch_ends_ends_it_again,
