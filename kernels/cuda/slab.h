@@ -321,7 +321,7 @@ static inline int tiles_of(const struct skinny_job *j, int outs)
     return tiles;
 }
 
-/* An output of a row, its sum times the row's scale. */
+/* A sum, with its output's bias. */
 __device__ static inline float with_bias(const struct skinny_out &to, int at, float sum)
 {
     return to.bias ? sum + to.bias[at] : sum;
