@@ -184,31 +184,5 @@ template <enum family F> static cudaError_t launch_rows(cudaStream_t s, const st
 
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j)
 {
-    switch (j->out[0].w.p.family) {
-    case FAM_F32:
-        break;
-    case FAM_F16:
-        return launch_rows<FAM_F16>(s, j);
-    case FAM_BF16:
-        return launch_rows<FAM_BF16>(s, j);
-    case FAM_F8:
-        return launch_rows<FAM_F8>(s, j);
-    case FAM_U4:
-        return launch_rows<FAM_U4>(s, j);
-    case FAM_U4M:
-        return launch_rows<FAM_U4M>(s, j);
-    case FAM_U5:
-        return launch_rows<FAM_U5>(s, j);
-    case FAM_U5M:
-        return launch_rows<FAM_U5M>(s, j);
-    case FAM_S8:
-        return launch_rows<FAM_S8>(s, j);
-    case FAM_K4:
-        return launch_rows<FAM_K4>(s, j);
-    case FAM_K5:
-        return launch_rows<FAM_K5>(s, j);
-    case FAM_K6:
-        return launch_rows<FAM_K6>(s, j);
-    }
-    return cudaErrorInvalidValue;
+    return by_family(j->out[0].w.p.family, [&](auto of) { return launch_rows<decltype(of)::value>(s, j); });
 }

@@ -295,6 +295,44 @@ __device__ static inline void multiply_block(const struct block_weights<F> &b, c
     }
 }
 
+/* ---- launching */
+
+template <enum family F> struct of_family {
+    static constexpr enum family value = F;
+};
+
+/* launch(of_family<f>), for the families that slabs are of. */
+template <typename L> static inline cudaError_t by_family(enum family f, L launch)
+{
+    switch (f) {
+    case FAM_F32:
+        break;
+    case FAM_F16:
+        return launch(of_family<FAM_F16>());
+    case FAM_BF16:
+        return launch(of_family<FAM_BF16>());
+    case FAM_F8:
+        return launch(of_family<FAM_F8>());
+    case FAM_U4:
+        return launch(of_family<FAM_U4>());
+    case FAM_U4M:
+        return launch(of_family<FAM_U4M>());
+    case FAM_U5:
+        return launch(of_family<FAM_U5>());
+    case FAM_U5M:
+        return launch(of_family<FAM_U5M>());
+    case FAM_S8:
+        return launch(of_family<FAM_S8>());
+    case FAM_K4:
+        return launch(of_family<FAM_K4>());
+    case FAM_K5:
+        return launch(of_family<FAM_K5>());
+    case FAM_K6:
+        return launch(of_family<FAM_K6>());
+    }
+    return cudaErrorInvalidValue;
+}
+
 /* ---- where outputs are */
 
 /* The outputs of a tile. */

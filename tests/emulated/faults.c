@@ -448,27 +448,28 @@ static void loading(void **state)
     fault_compute(true);
 }
 
-/* A product of two fp8 factors: inputs, scales and sums in working memory, the last rows by themselves. */
-static void multiplying_fp8(void **state)
+/* Every call of a product in turn; returns how many there are. */
+static int product_failing(const struct weight_src *src, int rows)
 {
-    enum { ROWS = 77, OUTS = 48, COLS = 256 };
     const struct backend_ops *ops = backend_cuda();
-    static const int32_t zeros[ROWS];
-    static float bias[OUTS];
-    const struct batch b = {.n_rows = ROWS, .ids = zeros, .positions = zeros};
-    struct weight_src src = {DT_F8_SCALED, OUTS, COLS, .data = mem_new(OUTS * dtype_row_bytes(DT_F8_SCALED, COLS)),
-                             .scales = F8_BY_BLOCK};
-    int n_failed = 0, before = lt_twin_products(CUDA_R_8F_E4M3);
-    (void)state;
+    static const int32_t zeros[96];
+    static float bias[64];
+    const struct batch b = {.n_rows = rows, .ids = zeros, .positions = zeros};
+    size_t n_x = (size_t)rows * (size_t)src->cols * sizeof(float),
+           n_y = (size_t)rows * (size_t)src->rows * sizeof(float);
+    int n_failed = 0;
+    assert_true(rows <= 96 && src->rows <= 64);
     for (int at = 1, hit = 1; hit; at++) {
         struct device *d;
         struct weight *w;
         struct err e = {0};
         assert_int_equal(ops->open(&d, &(struct device_opts){.max_rows = 96, .max_logits = 8}, &e), 0);
-        assert_int_equal(ops->weight_load(d, &w, &src, &e), 0);
-        float *x = ops->alloc(d, ROWS * COLS * sizeof(float)), *y = ops->alloc(d, ROWS * OUTS * sizeof(float));
-        struct linear_args a = {
-            .x = {x, COLS, COLS}, .rows = ROWS, .n_out = 1, .out = {{{w, 0, OUTS, 0, COLS}, bias, {y, OUTS, OUTS}}}};
+        assert_int_equal(ops->weight_load(d, &w, src, &e), 0);
+        float *x = ops->alloc(d, n_x), *y = ops->alloc(d, n_y);
+        struct linear_args a = {.x = {x, src->cols, src->cols},
+                                .rows = rows,
+                                .n_out = 1,
+                                .out = {{{w, 0, src->rows, 0, src->cols}, bias, {y, src->rows, src->rows}}}};
         fault_arm(0, at, at % 2);
         int rc = ops->begin(d, &b, NULL, &e);
         if (!rc) {
@@ -485,8 +486,31 @@ static void multiplying_fp8(void **state)
         ops->close(d);
         assert_int_equal(fault_live(), 0);
     }
-    print_message("%d calls of a product in fp8 failed in turn\n", n_failed);
-    assert_true(n_failed > 8 && lt_twin_products(CUDA_R_8F_E4M3) > before);
+    return n_failed;
+}
+
+/* Two fp8 factors: inputs, scales and sums in working memory, the last rows by themselves. */
+static void multiplying_fp8(void **state)
+{
+    struct weight_src src = {DT_F8_SCALED, 48, 256, .data = mem_new(48 * dtype_row_bytes(DT_F8_SCALED, 256)),
+                             .scales = F8_BY_BLOCK};
+    int before = lt_twin_products(CUDA_R_8F_E4M3);
+    (void)state;
+    int n = product_failing(&src, 77);
+    print_message("%d calls of a product in fp8 failed in turn\n", n);
+    assert_true(n > 8 && lt_twin_products(CUDA_R_8F_E4M3) > before);
+    mem_free((void *)src.data);
+}
+
+/* Few rows, the columns in parts: room for these, counters, which are cleared. */
+static void multiplying_in_parts(void **state)
+{
+    struct weight_src src = {DT_BF16, 48, 2048, .data = mem_new(48 * dtype_row_bytes(DT_BF16, 2048))};
+    struct weight_src whole = {DT_BF16, 48, 256, .data = src.data};
+    (void)state;
+    int n = product_failing(&src, 20), fewer = product_failing(&whole, 20);
+    print_message("%d calls of a product in parts failed in turn\n", n);
+    assert_true(n > fewer); /* it had parts */
     mem_free((void *)src.data);
 }
 
@@ -541,6 +565,7 @@ int main(void)
                                        cmocka_unit_test(opening),
                                        cmocka_unit_test(loading),
                                        cmocka_unit_test(multiplying_fp8),
+                                       cmocka_unit_test(multiplying_in_parts),
                                        cmocka_unit_test(moving),
                                        cmocka_unit_test(every_kind_was_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,6 +109,8 @@ CALL(FAULT_EVENT, 0, cudaEventElapsedTime, (float *ms, cudaEvent_t from, cudaEve
 CALL(FAULT_GRAPH, 0, cudaStreamBeginCapture, (cudaStream_t s, enum cudaStreamCaptureMode mode), (s, mode))
 CALL(FAULT_GRAPH, 1, cudaGraphInstantiate, (cudaGraphExec_t * x, cudaGraph_t g, unsigned long long flags),
      (x, g, flags))
+CALL(FAULT_GRAPH, 0, cudaGraphGetNodes, (cudaGraph_t g, cudaGraphNode_t *nodes, size_t *n), (g, nodes, n))
+CALL(FAULT_GRAPH, 0, cudaGraphNodeGetType, (cudaGraphNode_t node, enum cudaGraphNodeType *type), (node, type))
 CALL(FAULT_GRAPH, 0, cudaGraphUpload, (cudaGraphExec_t x, cudaStream_t s), (x, s))
 CALL(FAULT_GRAPH, 0, cudaGraphLaunch, (cudaGraphExec_t x, cudaStream_t s), (x, s))
 #undef CALL
