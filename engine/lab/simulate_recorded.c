@@ -28,7 +28,7 @@ int recorded_machine_open(struct recorded_machine *m, const struct recorded_ask 
     if (rc)
         return err_prefix(e, rc, "%.100s:1: model", ask->path);
     TRY(recording_digest(&m->digest, ask->path, e));
-    TRY(recording_fit_steps(&m->fit, ask->path, e));
+    TRY(recording_fit_steps(&m->fit, ask->path, model_config(m->model), e));
     reenact_engine(&m->exact_setup, &m->exact, m->head, m->model);
     reenact_engine(&m->modelled_setup, &m->modelled, m->head, m->model);
     *out = m->exact_setup;

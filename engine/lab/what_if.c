@@ -31,12 +31,10 @@ static struct played_step modelled_step(void *ctx, const struct step *s, int bes
                          .cas = s->size.cas_layers > 0,
                          .beside = beside,
                          .rows = s->size.rows,
-                         .sampled = s->n_items,
+                         .logits = s->size.n_logits,
                          .looked_at = s->size.looked_at,
                          .at_ns =
                              s->posted_ns - REPLAY_START_NS + w->setup.from_ns + w->setup.digest->first_arrival_ns};
-    for (int i = 0; i < s->n_items; i++)
-        x.sampled += s->items[i].drafts.n;
     struct fit_drawn d = step_fit_draw(w->setup.fit, &x, &w->luck);
     w->n_steps++;
     w->ns += (double)d.ns;

@@ -128,14 +128,14 @@ static bool is_small(const struct recording_head *h)
 
 static void add(void *ctx, const struct fit_step *s)
 {
-    ASSERT(s->rows >= 1 && s->sampled >= 0 && s->beside >= 0 && s->beside < MAX_RANKS && s->ns >= 1 && s->lag_ns >= -1);
+    ASSERT(s->rows >= 1 && s->logits >= 0 && s->beside >= 0 && s->beside < MAX_RANKS && s->ns >= 1 && s->lag_ns >= -1);
     step_fit_add(ctx, s);
 }
 
 static void fit(struct recording *r)
 {
     struct err e = {0};
-    struct step_fit *f = step_fit_new();
+    struct step_fit *f = step_fit_new(0.2);
     recording_each_step(r, add, f, &e);
     step_fit_end(f);
     const struct fit_quality *q = step_fit_quality(f);

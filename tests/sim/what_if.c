@@ -34,7 +34,7 @@ struct machine {
 static struct played_step takes(void *ctx, const struct step *s, int beside)
 {
     struct machine *m = ctx;
-    double ns = 2e6 + 6e4 * s->size.rows / layout_size(s->layout) + 1e5 * s->n_items, luck = 0;
+    double ns = 2e6 + 6e4 * s->size.rows / layout_size(s->layout) + 1e5 * s->size.n_logits, luck = 0;
     bool busy = s->posted_ns / 1500000000 % 4 == 1;
     for (int i = 0; i < 4; i++)
         luck += 0.5 * rng_unit(&m->luck);
@@ -144,8 +144,9 @@ static void predict(const char *path, int budget, struct layout start, struct wh
     struct engine_setup setup;
     struct engine_play play;
     struct err e = {0};
-    if (recording_open(&r, path, &e) || recording_digest(&digest, path, &e) || recording_fit_steps(&fit, path, &e) ||
-        model_open_described(&model, recording_head(r)->config, DT_BF16, &e))
+    if (recording_open(&r, path, &e) || recording_digest(&digest, path, &e) ||
+        model_open_described(&model, recording_head(r)->config, DT_BF16, &e) ||
+        recording_fit_steps(&fit, path, model_config(model), &e))
         fail_msg("%s", e.text);
     reenact_engine(&setup, &play, recording_head(r), model);
     policy_fcfs(&setup.policy);
@@ -275,7 +276,8 @@ static void a_later_start_has_the_spells_of_its_time(void **state)
     open_site(&s);
     path_of(path);
     live(&s, 1, LARGE, path, &recorded);
-    if (recording_open(&r, path, &e) || recording_digest(&digest, path, &e) || recording_fit_steps(&fit, path, &e))
+    if (recording_open(&r, path, &e) || recording_digest(&digest, path, &e) ||
+        recording_fit_steps(&fit, path, model_config(s.model), &e))
         fail_msg("%s", e.text);
     for (int i = 0; i < 3; i++) { /* all of it; as late a part; the same without saying that it is late */
         struct what_if_setup setup = {.fit = fit, .digest = &digest, .head = recording_head(r), .seed = 9};

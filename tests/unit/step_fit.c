@@ -33,7 +33,7 @@ static struct fit_step make_size(struct made *m, int i)
 {
     struct fit_step s = {.layout = layouts[rng_below(&m->rng, 3)], .at_ns = (int64_t)i * 7000000};
     s.beside = (int)rng_below(&m->rng, 3);
-    s.rows = s.sampled = 1 + (int)rng_below(&m->rng, 24);
+    s.rows = s.logits = 1 + (int)rng_below(&m->rng, 24);
     if (rng_below(&m->rng, 6) == 0)
         s.rows += (int)rng_below(&m->rng, 600);
     s.looked_at = s.rows * (1 + (double)rng_below(&m->rng, 500));
@@ -43,7 +43,7 @@ static struct fit_step make_size(struct made *m, int i)
 /* Without luck. */
 static double true_ns(const struct made *m, const struct fit_step *s)
 {
-    double ns = 1e6 + 4e4 * s->rows / layout_size(s->layout) + 2 * s->looked_at + 2e4 * s->sampled;
+    double ns = 1e6 + 4e4 * s->rows / layout_size(s->layout) + 2 * s->looked_at + 2e4 * s->logits;
     return ns * (1 + 0.4 * s->beside) * (1 + m->bend * sqrt(s->rows));
 }
 
@@ -61,7 +61,7 @@ static struct fit_step make_step(struct made *m, int i)
 
 static struct step_fit *fit(struct made *m, struct fit_step *steps, int n)
 {
-    struct step_fit *f = step_fit_new();
+    struct step_fit *f = step_fit_new(0);
     for (int i = 0; i < n; i++) {
         steps[i] = make_step(m, i);
         step_fit_add(f, &steps[i]);
@@ -246,25 +246,95 @@ static void slow_times_are_not_slow_sizes(void **state)
     struct fit_step *steps = mem_new_array(N, sizeof *steps);
     struct made m = {.spell = 3};
     rng_init(&m.rng, 5);
-    struct step_fit *f = step_fit_new();
+    struct step_fit *f = step_fit_new(0);
     for (int i = 0; i < N; i++) {
         bool busy = (int64_t)i * 7000000 / 2000000000 % 3 == 1;
         struct fit_step *s = &steps[i];
         *s = (struct fit_step){.layout = layouts[0], .at_ns = (int64_t)i * 7000000, .lag_ns = -1};
-        s->rows = s->sampled = 1 + (int)(busy && i % 4 ? 10 + rng_below(&m.rng, 30) : rng_below(&m.rng, 10));
+        s->rows = s->logits = 1 + (int)(busy && i % 4 ? 10 + rng_below(&m.rng, 30) : rng_below(&m.rng, 10));
         s->looked_at = s->rows * 100.0;
         s->ns = (int64_t)(true_ns(&m, s) * (busy ? m.spell : 1) * (1 + 0.1 * normal(&m.rng)));
         step_fit_add(f, s);
     }
     step_fit_end(f);
     for (int rows = 5; rows <= 40; rows += 5) {
-        struct fit_step s = {.layout = layouts[0], .rows = rows, .sampled = rows, .looked_at = rows * 100.0};
+        struct fit_step s = {.layout = layouts[0], .rows = rows, .logits = rows, .looked_at = rows * 100.0};
         same(step_fit_mean(f, &s, NULL), true_ns(&m, &s), 0.15, "calm, rows", rows);
         s.at_ns = 3000000000;
         same(step_fit_mean(f, &s, NULL), m.spell * true_ns(&m, &s), 0.15, "busy, rows", rows);
     }
     step_fit_free(f);
     mem_free(steps);
+}
+
+/* A machine that reads its weights while it multiplies, and the head's only where a token is given: 4 ms, of them a
+ * fifth for the head, or 1 ms a row, whichever is longer. */
+static double overlapped_ns(int rows, int logits)
+{
+    double reads = logits ? 4e6 : 3.2e6, multiplies = 0.8e6 * rows + 0.2e6 * logits;
+    return reads > multiplies ? reads : multiplies;
+}
+
+/* Recorded as a server with few requests and a large budget is: nine of ten steps give one token to one request, the
+ * others are whole prompts; slow_prompts: of 8 prompts so many take twice as long. */
+static struct step_fit *fit_a_quiet_server(int slow_prompts, double head_share)
+{
+    struct step_fit *f = step_fit_new(head_share);
+    struct rng rng;
+    rng_init(&rng, 11);
+    for (int i = 0, prompts = 0; i < 400; i++) {
+        struct fit_step s = {.layout = layouts[0], .rows = 1, .logits = 1, .at_ns = (int64_t)i * 7000000, .lag_ns = -1};
+        bool slow = false;
+        if (i % 10 == 9) {
+            s.rows = 12 + (int)rng_below(&rng, 70);
+            slow = prompts++ % 8 < slow_prompts;
+        }
+        s.looked_at = s.rows * (s.rows + 1) / 2.0;
+        s.ns = (int64_t)(overlapped_ns(s.rows, 1) * (slow ? 2 : 1) * (1 + 0.03 * normal(&rng)));
+        step_fit_add(f, &s);
+    }
+    step_fit_end(f);
+    return f;
+}
+
+static double predicted_ns(const struct step_fit *f, int rows, int logits)
+{
+    struct fit_step s = {.layout = layouts[0], .rows = rows, .logits = logits, .looked_at = rows * (rows + 1) / 2.0};
+    return step_fit_mean(f, &s, NULL);
+}
+
+/* Of these sizes none ran. */
+static void small_steps_are_no_part_of_a_line_through_large_ones(void **state)
+{
+    (void)state;
+    struct step_fit *f = fit_a_quiet_server(0, 0.2);
+    for (int rows = 1; rows < 12; rows += 1 + rows / 4)
+        same(predicted_ns(f, rows, 1), overlapped_ns(rows, 1), 0.08, "rows", rows);
+    step_fit_free(f);
+}
+
+static void a_step_that_gives_no_token_leaves_the_head_alone(void **state)
+{
+    (void)state;
+    struct step_fit *f = fit_a_quiet_server(0, 0.2), *unknown = fit_a_quiet_server(0, 0);
+    for (int rows = 1; rows <= 48; rows = rows * 3)
+        same(predicted_ns(f, rows, 0), overlapped_ns(rows, 0), 0.08, "no token, rows", rows);
+    assert_true(predicted_ns(unknown, 1, 0) > 1.15 * overlapped_ns(1, 0));
+    step_fit_free(f);
+    step_fit_free(unknown);
+}
+
+/* Whatever size they have: the total has them, and all sizes of few steps take their part. */
+static void slow_steps_bend_nothing(void **state)
+{
+    (void)state;
+    struct step_fit *f = fit_a_quiet_server(1, 0.2);
+    double more = predicted_ns(f, 40, 1) / overlapped_ns(40, 1);
+    assert_true(more > 1.06 && more < 1.25); /* of 8 prompts one takes twice as long */
+    for (int rows = 16; rows <= 80; rows += 8)
+        same(predicted_ns(f, rows, 1), more * overlapped_ns(rows, 1), 0.06, "rows", rows);
+    same(predicted_ns(f, 1, 1), overlapped_ns(1, 1), 0.02, "rows", 1);
+    step_fit_free(f);
 }
 
 static void the_same_seed_draws_the_same(void **state)
@@ -322,7 +392,7 @@ static void what_was_never_measured_is_told(void **state)
     step_fit_mean(f, &s, &basis);
     assert_int_equal(basis, FIT_LAYOUT);
     step_fit_free(f);
-    f = step_fit_new();
+    f = step_fit_new(0);
     step_fit_end(f);
     assert_true(step_fit_mean(f, &s, &basis) > 0 && basis == FIT_LAYOUT);
     assert_true(step_fit_draw(f, &s, &m.rng).ns == 1);
@@ -335,7 +405,7 @@ static void long_recordings_are_thinned_out(void **state)
 {
     (void)state;
     enum { N = 1300000 };
-    struct step_fit *f = step_fit_new();
+    struct step_fit *f = step_fit_new(0);
     struct made m = {.spell = 1};
     double sum = 0;
     rng_init(&m.rng, 2);
@@ -360,6 +430,9 @@ int main(void)
                                        cmocka_unit_test(busy_spells_last_and_luck_does_not),
                                        cmocka_unit_test(the_same_seed_draws_the_same),
                                        cmocka_unit_test(slow_times_are_not_slow_sizes),
+                                       cmocka_unit_test(small_steps_are_no_part_of_a_line_through_large_ones),
+                                       cmocka_unit_test(a_step_that_gives_no_token_leaves_the_head_alone),
+                                       cmocka_unit_test(slow_steps_bend_nothing),
                                        cmocka_unit_test(what_was_never_measured_is_told),
                                        cmocka_unit_test(long_recordings_are_thinned_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);

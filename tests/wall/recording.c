@@ -60,7 +60,7 @@ static void heads_that_are_wrong(void **state)
         const char *old, *new, *says;
     } cases[] = {
         {"recording\":1", "recording\":2", "f:1: drafts must be a list of up to 4 sources"},
-        {"recording\":1", "recording\":3", "f:1: moonshift_recording: this program reads formats 1 to 2, not 3"},
+        {"recording\":1", "recording\":4", "f:1: moonshift_recording: this program reads formats 1 to 3, not 4"},
         {"\"ranks\":2", "\"ranks\":65", "f:1: ranks must be a whole number from 1 to 64"},
         {"\"ranks\":2", "\"ranks\":3", "f:1: sets must be first each rank alone"},
         {"\"block_size\":16", "\"block_size\":24", "f:1: block_size must be a multiple of 16"},
@@ -293,8 +293,9 @@ static void take_step(void *ctx, const struct fit_step *s)
     r->steps[r->n++] = *s;
 }
 
-/* From the event that a step waited for until it was taken in; who ran beside it; who was sampled. Not: of a group
- * that no plan posted, of a step that failed; nor what went by while a copy had the ranks. */
+/* From the event that a step waited for until it was taken in; who ran beside it; which rows gave a token, where that
+ * was written down. Not: of a group that no plan posted, of a step that failed; nor what went by while a copy had the
+ * ranks. */
 static void steps_with_what_was_around_them(void **state)
 {
     (void)state;
@@ -303,9 +304,9 @@ static void steps_with_what_was_around_them(void **state)
                                 "s 1000 1 150 700 0 1 1 8 36 - 0 0\n"
                                 "a 1100 1 1000 20 4 0 - 0 0 0 n - 0\n"
                                 "q 1200 D2 B1:1x1:1:1:1 B2:1x1:20:2:0:1+12*,2+8*\n"
-                                "s 2000 1 1200 700 0 1 1 1 9 - 0 0\n"
+                                "s 2000 1 1200 700 0 1 1 1/1 9 - 0 0\n"
                                 "q 2100 D3 B1:1x1:4:1:1:0+1~0x3 W5\n"
-                                "s 3000 2 1200 1500 0 1 1 20 210 - 0 0\n"
+                                "s 3000 2 1200 1500 0 1 1 20/0 210 - 0 0\n"
                                 "m 3100 1 2000 64\n"
                                 "s 3200 1 2100 1000 0 1 1 4 40 - 0 0\n"
                                 "t 3300\n"
@@ -316,7 +317,7 @@ static void steps_with_what_was_around_them(void **state)
     static const struct fit_step want[] = {
         {{1, 1, 1}, false, 0, 8, 1, 36, 150, 700, 200},
         {{1, 1, 1}, false, 1, 1, 1, 9, 1200, 700, 300},
-        {{1, 1, 1}, false, 1, 20, 2, 210, 1200, 1500, 400},
+        {{1, 1, 1}, false, 1, 20, 0, 210, 1200, 1500, 400},
         {{1, 1, 1}, false, 1, 4, 4, 40, 2100, 1000, -1},
     };
     struct recording *r = NULL;
@@ -331,10 +332,10 @@ static void steps_with_what_was_around_them(void **state)
     for (int i = 0; i < 4; i++) {
         const struct fit_step *a = &read.steps[i], *b = &want[i];
         if (!layout_equal(a->layout, b->layout) || a->beside != b->beside || a->rows != b->rows ||
-            a->sampled != b->sampled || a->looked_at != b->looked_at || a->at_ns != b->at_ns || a->ns != b->ns ||
+            a->logits != b->logits || a->looked_at != b->looked_at || a->at_ns != b->at_ns || a->ns != b->ns ||
             a->lag_ns != b->lag_ns)
-            fail_msg("step %d: beside %d, rows %d, sampled %d, at %lld, ns %lld, lag %lld", i, a->beside, a->rows,
-                     a->sampled, (long long)a->at_ns, (long long)a->ns, (long long)a->lag_ns);
+            fail_msg("step %d: beside %d, rows %d, logits %d, at %lld, ns %lld, lag %lld", i, a->beside, a->rows,
+                     a->logits, (long long)a->at_ns, (long long)a->ns, (long long)a->lag_ns);
     }
     recording_close(r);
     buf_free(&text);
@@ -344,15 +345,16 @@ static void steps_with_what_was_around_them(void **state)
 static void old_recordings_are_fitted(void **state)
 {
     (void)state;
+    static const struct model_config model = {.n_layers = 2, .hidden = 128, .vocab = 263};
     struct step_fit *f = NULL;
     struct err e = {0};
-    if (recording_fit_steps(&f, "tests/data/server.rec", &e))
+    if (recording_fit_steps(&f, "tests/data/server.rec", &model, &e))
         fail_msg("%s", e.text);
     const struct fit_quality *q = step_fit_quality(f);
     assert_true(q->n_steps > 20 && q->lag_ns > 0 && q->measured_ns > 0);
     assert_true(q->modelled_ns > q->measured_ns * (1 - 1e-9) && q->modelled_ns < q->measured_ns * (1 + 1e-9));
     step_fit_free(f);
-    assert_int_equal(recording_fit_steps(&f, "/no/such/file.rec", &e), E_NOTFOUND);
+    assert_int_equal(recording_fit_steps(&f, "/no/such/file.rec", &model, &e), E_NOTFOUND);
 }
 
 /* The head with `pool` in it, and one line more. */

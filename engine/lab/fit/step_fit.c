@@ -9,12 +9,13 @@
 #include "engine/lab/fit/linear.h"
 #include "engine/lab/fit/spells.h"
 
-enum { MOST_STEPS = 1 << 19, MANY = 32 };
+enum { MOST_STEPS = 1 << 19, ENOUGH = 32, MANY = 256 };
 /* Sizes that only ran while the machine was slow must not be taken for slow sizes: what the time explains is taken out
  * first, by the lines alone, and what regions and time explain is parted in turns from there. */
 enum { LINE_ROUNDS = 4, REGION_ROUNDS = 3 };
-/* A region ends where predictions are so many times those that it began with; with few steps, later. */
-static const double WIDE = 1.41, VERY_WIDE = 2.83;
+/* A region ends where predictions are so many times those that it began with: the sooner, the more steps it has, as the
+ * factor of few is luck. */
+static const double NARROW = 1.12, WIDE = 1.41, VERY_WIDE = 8;
 /* Of what was measured: the largest prediction by which a step may be larger, or the smallest be smaller. */
 static const double BEYOND = 1.5;
 
@@ -52,6 +53,7 @@ struct step_fit {
     double *slow;           /* [n] how slow the machine was at each of them */
     size_t n, cap;
     uint64_t n_added;
+    double head_share;
     int thinning; /* of 2^so many steps one is kept */
     struct form *forms;
     struct setting *settings;
@@ -75,9 +77,11 @@ static void *grown(void *old, size_t n, size_t *cap, size_t size)
 
 /* ---- steps */
 
-struct step_fit *step_fit_new(void)
+struct step_fit *step_fit_new(double head_share)
 {
-    return mem_new(sizeof(struct step_fit));
+    struct step_fit *f = mem_new(sizeof *f);
+    f->head_share = head_share;
+    return f;
 }
 
 void step_fit_free(struct step_fit *f)
@@ -146,7 +150,7 @@ static int form_of(struct step_fit *f, const struct fit_step *s, size_t *cap)
     if (there)
         return (int)(there - f->forms);
     f->forms = grown(f->forms, (size_t)f->n_forms, cap, sizeof *f->forms);
-    f->forms[f->n_forms] = (struct form){.layout = s->layout, .cas = s->cas};
+    f->forms[f->n_forms] = (struct form){.layout = s->layout, .cas = s->cas, .line.head_share = f->head_share};
     return f->n_forms++;
 }
 
@@ -173,7 +177,7 @@ static void find_forms(struct step_fit *f, struct ranked *order)
 }
 
 /* order: by step. */
-static void fit_lines(struct step_fit *f, struct ranked *order)
+static void fit_lines(struct step_fit *f, struct ranked *order, bool find_knots)
 {
     uint32_t *which = mem_new_array(f->n, sizeof *which);
     for (int k = 0; k < f->n_forms; k++) {
@@ -181,7 +185,9 @@ static void fit_lines(struct step_fit *f, struct ranked *order)
         for (size_t i = 0; i < f->n; i++)
             if (order[i].form == k)
                 which[n++] = order[i].step;
-        f->forms[k].line = linear_fit(f->steps, f->slow, which, n);
+        if (find_knots)
+            linear_find_knot(&f->forms[k].line, f->steps, f->slow, which, n);
+        linear_fit(&f->forms[k].line, f->steps, f->slow, which, n);
     }
     for (size_t i = 0; i < f->n; i++)
         order[i].line = linear_ns(&f->forms[order[i].form].line, &f->steps[order[i].step]);
@@ -193,7 +199,7 @@ static void fit_lines(struct step_fit *f, struct ranked *order)
 /* Does a region that began at `from` end before i? Equal predictions are never parted. */
 static bool ends_before(const struct ranked *order, size_t from, size_t i)
 {
-    double wide = i - from >= MANY ? WIDE : VERY_WIDE;
+    double wide = i - from >= MANY ? NARROW : i - from >= ENOUGH ? WIDE : VERY_WIDE;
     return order[i].line > wide * order[from].line && order[i].line > order[i - 1].line;
 }
 
@@ -308,10 +314,10 @@ void step_fit_end(struct step_fit *f)
         f->slow[i] = 1;
     find_forms(f, order);
     for (int round = 0; round < LINE_ROUNDS; round++) {
-        fit_lines(f, order);
+        fit_lines(f, order, round == 0);
         find_spells(f, order);
     }
-    fit_lines(f, order);
+    fit_lines(f, order, true);
     qsort(order, f->n, sizeof *order, by_region);
     cut_regions(f, order);
     for (int round = 0; round < REGION_ROUNDS; round++) {

@@ -1,9 +1,10 @@
 /* How long steps take, fitted to steps that were measured, with what is left over carried along.
  *
  * The mean: of each layout, a linear form of the step's size whose terms are not negative. Its terms come from a fit
- * that a few very slow steps do not bend. Then each region of like steps (one layout, one number of groups beside it,
- * predictions within about a factor of 1.4) gets a factor that makes its total right. So the sum of the predictions is
- * the sum of what was measured: over all steps, each layout, each number of groups beside it, and each region.
+ * that slow steps do not bend. Then each region of like steps (one layout, one number of groups beside it, predictions
+ * within about a factor of 1.4, or more where steps are few) gets a factor that makes its total right. So the sum of
+ * the predictions is the sum of what was measured: over all steps, each layout, each number of groups beside it, and
+ * each region.
  *
  * The rest: how slow the machine was at the time, from one stretch of some dozen steps to the next, as far as that is
  * more than luck (a busy neighbour lasts); and the remainder of each step, of which those of the region are drawn. A
@@ -26,7 +27,7 @@ struct fit_step {
     bool cas;   /* rows go to the owners of pooled FFN layers */
     int beside; /* other groups that were in a step when this one was posted */
     int rows;
-    int sampled;      /* requests in it, and their draft tokens: about so many rows give a token */
+    int logits;       /* rows that give a token; 0: it does not read the head's weights */
     double looked_at; /* as in struct step_size */
     int64_t at_ns;    /* when it was posted */
     int64_t ns;       /* what its ranks took; at least 1 where it is learnt from */
@@ -58,7 +59,8 @@ struct fit_quality {
 
 struct step_fit;
 
-struct step_fit *step_fit_new(void);
+/* head_share: of the model's weights, those of its head; 0 where that is not known. */
+struct step_fit *step_fit_new(double head_share);
 void step_fit_free(struct step_fit *f); /* NULL is fine */
 void step_fit_add(struct step_fit *f, const struct fit_step *s);
 void step_fit_end(struct step_fit *f); /* once, after the last step */

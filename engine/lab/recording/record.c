@@ -7,13 +7,13 @@
  *   it is all that fits), 4 for a line of a batch, and 8 times which choice of its order it is
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
- * - s time group start ns estimate sp tp tokens looked_at failed_rank n_stops order... n_keys order key ... [n_verified
- *   order source n right ended ...] [draft rows looked_at ns rows looked_at ns] [cas_layers wait fetch was_bytes
- *   cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the estimator had said;
- *   tp of a pipelined group with its stages, as 2x4; where there are sources of draft tokens, whose were verified: n of
- *   them, how many were right, and 1 where the request ended and nothing was said about the one behind them; where one
- *   takes time of its own, how long the slowest rank guessed, and its first and last forward; the last six where FFN
- *   weights are pooled
+ * - s time group start ns estimate sp tp tokens/logits looked_at failed_rank n_stops order... n_keys order key ...
+ *   [n_verified order source n right ended ...] [draft rows looked_at ns rows looked_at ns] [cas_layers wait fetch
+ *   was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the estimator
+ *   had said; how many of its rows gave a token (not in formats 1 and 2); tp of a pipelined group with its stages, as
+ *   2x4; where there are sources of draft tokens, whose were verified: n of them, how many were right, and 1 where the
+ *   request ended and nothing was said about the one behind them; where one takes time of its own, how long the slowest
+ *   rank guessed, and its first and last forward; the last six where FFN weights are pooled
  * - f time group rank rows start took n_layers layer...: of few steps with pooled FFN weights, what one of its ranks
  *   did, after the line of the step: start and duration in ns, then each layer in whole us from the start: "l ready
  * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/
@@ -393,7 +393,7 @@ static void stepped(void *ctx, int64_t now, const struct step *s, double predict
             put_i64(out, fields[i]);
         if (s->layout.pp > 1)
             buf_printf(out, "x%d", s->layout.pp);
-        put_i64(out, s->size.rows);
+        buf_printf(out, " %d/%d", s->size.rows, s->size.n_logits);
         put_i64(out, (int64_t)s->size.looked_at);
         if (failed_rank >= 0)
             put_i64(out, failed_rank);

@@ -11,7 +11,7 @@
 #include "engine/engine.h"
 #include "engine/lab/recording/record_window.h"
 
-enum { RECORD_FORMAT = 2, RECORD_KEYS_A_LINE = 1024, RECORD_CHUNK_BYTES = 1 << 15, RECORD_MAX_CHOICES = 1 << 16 };
+enum { RECORD_FORMAT = 3, RECORD_KEYS_A_LINE = 1024, RECORD_CHUNK_BYTES = 1 << 15, RECORD_MAX_CHOICES = 1 << 16 };
 
 struct recorder;
 

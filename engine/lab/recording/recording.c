@@ -182,6 +182,16 @@ static void drafting(struct fields *f, struct drafter_time *out)
     }
 }
 
+/* "24/1": rows, and how many of them gave a token; older recordings have rows alone. */
+static void rows(struct fields *f, const char *text, struct recorded *out)
+{
+    char tokens[16];
+    size_t n = strcspn(text, "/");
+    snprintf(tokens, sizeof tokens, "%.*s", (int)n, text);
+    out->rows = (int)fields_parse(f, "tokens", tokens, 1, 1 << 20);
+    out->n_logits = text[n] ? (int)fields_parse(f, "logits", text + n + 1, 0, out->rows) : -1;
+}
+
 static void step(struct recording *r, struct fields *f, struct recorded *out)
 {
     int ranks = r->head.facts.n_ranks;
@@ -191,7 +201,7 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
     out->predicted_ns = fields_number(f, "estimate", 0, INT64_C(1) << 60);
     out->layout.sp = (int)fields_number(f, "sp", 1, ranks);
     stages(f, fields_word(f), ranks, &out->layout);
-    out->rows = (int)fields_number(f, "tokens", 1, 1 << 20);
+    rows(f, fields_word(f), out);
     out->looked_at = (double)fields_number(f, "looked_at", 1, INT64_C(1) << 52);
     out->failed_rank = (int)fields_number_or_none(f, "failed_rank", ranks - 1);
     out->n_stops = (int)fields_number(f, "n_stops", 0, MAX_REQUESTS);

@@ -73,7 +73,7 @@ struct recorded {
     int group, failed_rank;             /* -1: none */
     int64_t start_ns, ns, predicted_ns; /* start: m w h, too */
     struct layout layout;
-    int rows;
+    int rows, n_logits; /* n_logits: -1: not recorded */
     double looked_at;
     int cas_layers; /* of pooled FFN layers, those whose rows went to their owners */
     struct ffn_cost ffn;

@@ -5,7 +5,7 @@
 #include "engine/lab/trace/lines.h"
 #include "engine/lab/recording/recording.h"
 
-enum { OLDEST_FORMAT = 1, RECORDING_FORMAT = 2 };
+enum { OLDEST_FORMAT = 1, RECORDING_FORMAT = 3 };
 static const int64_t RECORDING_MAX_NS = INT64_C(315360000) * 1000000000, /* ten years */
     RECORDING_MAX_ORDER = INT64_C(1) << 48;
 

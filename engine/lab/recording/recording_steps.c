@@ -60,7 +60,7 @@ static int small_number(const char *at, const char **end)
 }
 
 /* "B<group>:<layout>:<tokens>:<requests>:<decodes>[:<items>]". Each request is one row that may give a token, and so is
- * each of its draft tokens: "~<source>x<n>". */
+ * each of its draft tokens: "~<source>x<n>". For recordings that do not say how many did. */
 static int read_batch(const char *at, int *sampled)
 {
     const char *c, *ignored;
@@ -126,7 +126,9 @@ static void see_step(struct watch *w, const struct recorded *x)
                          .cas = x->cas_layers > 0,
                          .beside = known ? g->beside : 0,
                          .rows = x->rows,
-                         .sampled = known ? g->sampled : 0,
+                         .logits = x->n_logits >= 0 ? x->n_logits
+                                   : known          ? g->sampled
+                                                    : 0,
                          .looked_at = x->looked_at,
                          .at_ns = x->start_ns,
                          .ns = x->ns,
@@ -180,12 +182,20 @@ static void add(void *ctx, const struct fit_step *s)
     step_fit_add(ctx, s);
 }
 
-int recording_fit_steps(struct step_fit **out, const char *path, struct err *e)
+/* Of a model's parameters, those of its head, which only rows that give a token are multiplied with. */
+static double head_share(const struct model_config *c)
+{
+    double head = (double)c->vocab * c->hidden, attention = 2.0 * (c->n_heads + c->n_kv_heads) * c->head_dim;
+    double layers = (double)c->n_layers * c->hidden * (attention + 3.0 * c->intermediate);
+    return c->embeds ? 0 : head / (head + layers);
+}
+
+int recording_fit_steps(struct step_fit **out, const char *path, const struct model_config *c, struct err *e)
 {
     struct recording *r = NULL;
     struct step_fit *f;
     TRY(recording_open(&r, path, e));
-    f = step_fit_new();
+    f = step_fit_new(head_share(c));
     int rc = recording_each_step(r, add, f, e);
     recording_close(r);
     if (rc) {

@@ -5,9 +5,10 @@
 
 #include "engine/lab/fit/step_fit.h"
 #include "engine/lab/recording/recording.h"
+#include "models/load/model.h"
 
-/* Fitted to all steps that ended well. The caller frees it. */
-int recording_fit_steps(struct step_fit **out, const char *path, struct err *e);
+/* Fitted to all steps that ended well. c: the recorded model. The caller frees it. */
+int recording_fit_steps(struct step_fit **out, const char *path, const struct model_config *c, struct err *e);
 /* Times are after the recorded engine's start. */
 typedef void (*recording_step_fn)(void *ctx, const struct fit_step *s);
 int recording_each_step(struct recording *r, recording_step_fn fn, void *ctx, struct err *e);
