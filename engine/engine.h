@@ -65,6 +65,8 @@ struct engine_setup {
                        that is exact */
     int block_size; /* tokens of a block that holds all kv heads, a multiple of 16 */
     int n_ranks;    /* 1 .. MAX_RANKS; 0: 1 */
+    const struct numa *numa; /* threaded ranks stay on its nodes, each of which has its own copy of what ranks share;
+                                borrowed while opening; NULL: they run anywhere */
     struct layout start; /* the partition to begin with: as many groups of sp * tp ranks as there is room for; 0: one
                             group of all */
     const uint64_t

@@ -6,16 +6,23 @@
 #include "engine/base/check.h"
 #include "engine/base/cores.h"
 #include "engine/base/log.h"
+#include "engine/base/numa.h"
 #include "engine/cuts.h"
 #include "engine/holdings.h"
 
 enum { LEAST_TOKENS = 16 }; /* of a request */
 
+/* The NUMA node that a rank stays on; -1: on none. */
+static int numa_of(const struct engine_setup *s, int rank)
+{
+    return s->numa && s->threaded ? numa_of_rank(s->numa, rank, s->n_ranks) : -1;
+}
+
 /* The first rank of the same memory, which loads the weights of both; the rank itself: it loads its own. */
 static int loader_of(const struct engine_setup *s, int rank)
 {
     for (int i = 0; i < rank && s->ops->shares_memory && !holdings_are_private(s); i++)
-        if (s->devices[i] == s->devices[rank])
+        if (s->devices[i] == s->devices[rank] && numa_of(s, i) == numa_of(s, rank))
             return i;
     return rank;
 }
@@ -33,8 +40,10 @@ static struct device_opts device_of(const struct engine_setup *s, int rank)
     if (!o.max_logits)
         o.max_logits = 64;
     if (s->n_ranks > 1 && s->ops->computes) { /* the ranks share the cores */
-        int threads = o.n_threads > 0 ? o.n_threads : cores_usable();
-        o.n_threads = threads / s->n_ranks > 1 ? threads / s->n_ranks : 1;
+        bool placed = numa_of(s, rank) >= 0;
+        int threads = o.n_threads > 0 ? o.n_threads : cores_usable(), share = threads / s->n_ranks;
+        share = placed ? numa_threads(s->numa, rank, s->n_ranks, threads) : share;
+        o.n_threads = share > 1 ? share : 1;
     }
     return o;
 }
@@ -50,13 +59,14 @@ struct opening {
 static struct rank_setup setup_of(const struct opening *o, int i)
 {
     const struct engine_setup *s = o->setup;
-    int loader = loader_of(s, i);
+    int loader = loader_of(s, i), numa = numa_of(s, i);
     return (struct rank_setup){.ops = s->ops,
                                .device = device_of(s, i),
                                .model = s->model,
                                .speculator = s->speculator,
                                .index = i,
                                .n_ranks = s->n_ranks,
+                               .numa = numa < 0 ? NULL : &s->numa->nodes[numa],
                                .shares_with = loader == i ? NULL : o->node->ranks[loader],
                                .copy_shards = s->copy_shards,
                                .ffn = s->ops->computes ? s->ffn : NULL,

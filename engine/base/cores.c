@@ -1,74 +1,39 @@
 #include "engine/base/cores.h"
 
 #include <sched.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATH_BYTES = 4096, TEXT_BYTES = 4096 };
-
-/* The start of a small file; false when there is none. */
-static bool read_text(char text[TEXT_BYTES], const char *path)
-{
-    FILE *f = fopen(path, "re");
-    size_t n = f ? fread(text, 1, TEXT_BYTES - 1, f) : 0;
-    text[n] = 0;
-    if (f)
-        fclose(f);
-    return f;
-}
-
-static bool read_at(char text[TEXT_BYTES], const char *format, ...)
-{
-    char path[PATH_BYTES];
-    va_list ap;
-    va_start(ap, format);
-    int n = vsnprintf(path, sizeof path, format, ap);
-    va_end(ap);
-    return n > 0 && n < PATH_BYTES && read_text(text, path);
-}
-
-/* Is cpu in a list like "0-3,8"? */
-static bool lists(const char *list, int cpu)
-{
-    while (*list >= '0' && *list <= '9') {
-        char *end;
-        long first = strtol(list, &end, 10), last = *end == '-' ? strtol(end + 1, &end, 10) : first;
-        if (cpu >= first && cpu <= last)
-            return true;
-        list = *end == ',' ? end + 1 : end;
-    }
-    return false;
-}
+#include "engine/base/sysfs.h"
 
 /* CPUs beside which faster ones may be used: those of the kind that the system calls atoms, or of less than half of the
  * largest capacity. */
 static void find_slow(const char *root, const bool may[CORES_MOST_CPUS], bool slow[CORES_MOST_CPUS])
 {
-    char core[TEXT_BYTES], text[TEXT_BYTES];
-    bool kinds = read_at(core, "%s/sys/devices/cpu_core/cpus", root), fast = false;
+    char core[SYSFS_TEXT], text[SYSFS_TEXT];
+    bool kinds = sysfs_read(core, "%s/sys/devices/cpu_core/cpus", root), fast = false;
     long most = 0, capacity[CORES_MOST_CPUS] = {0};
     for (int i = 0; i < CORES_MOST_CPUS; i++) {
         if (!may[i])
             continue;
-        fast = fast || (kinds && lists(core, i));
-        if (read_at(text, "%s/sys/devices/system/cpu/cpu%d/cpu_capacity", root, i))
+        fast = fast || (kinds && sysfs_lists(core, i));
+        if (sysfs_read(text, "%s/sys/devices/system/cpu/cpu%d/cpu_capacity", root, i))
             capacity[i] = strtol(text, NULL, 10);
         most = capacity[i] > most ? capacity[i] : most;
     }
     for (int i = 0; i < CORES_MOST_CPUS; i++)
-        slow[i] = may[i] && ((fast && !lists(core, i)) || (capacity[i] > 0 && 2 * capacity[i] < most));
+        slow[i] = may[i] && ((fast && !sysfs_lists(core, i)) || (capacity[i] > 0 && 2 * capacity[i] < most));
 }
 
 /* Does an earlier CPU, which counts, share the core of this one? */
 static bool is_sibling(const char *root, const bool counts[CORES_MOST_CPUS], int cpu)
 {
-    char list[TEXT_BYTES];
-    if (!read_at(list, "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, cpu))
+    char list[SYSFS_TEXT];
+    if (!sysfs_read(list, "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, cpu))
         return false;
     for (int i = 0; i < cpu; i++)
-        if (counts[i] && lists(list, i))
+        if (counts[i] && sysfs_lists(list, i))
             return true;
     return false;
 }
@@ -81,17 +46,17 @@ static double least(double a, double b)
 /* What cpu.max ("QUOTA PERIOD" or "max PERIOD") or the two files of old groups in this folder allow. */
 static double quota_in(const char *folder, bool old)
 {
-    char text[TEXT_BYTES];
+    char text[SYSFS_TEXT];
     double quota, period;
     if (!old) {
         char *end;
-        if (!read_at(text, "%s/cpu.max", folder) || (quota = strtod(text, &end)) <= 0 || end == text ||
+        if (!sysfs_read(text, "%s/cpu.max", folder) || (quota = strtod(text, &end)) <= 0 || end == text ||
             (period = strtod(end, NULL)) <= 0)
             return 0;
         return quota / period;
     }
-    if (!read_at(text, "%s/cpu.cfs_quota_us", folder) || (quota = strtod(text, NULL)) <= 0 ||
-        !read_at(text, "%s/cpu.cfs_period_us", folder) || (period = strtod(text, NULL)) <= 0)
+    if (!sysfs_read(text, "%s/cpu.cfs_quota_us", folder) || (quota = strtod(text, NULL)) <= 0 ||
+        !sysfs_read(text, "%s/cpu.cfs_period_us", folder) || (period = strtod(text, NULL)) <= 0)
         return 0;
     return quota / period;
 }
@@ -100,7 +65,7 @@ static double quota_in(const char *folder, bool old)
  * there: then the root of what is mounted is the container's own. */
 static double quota_above(const char *mount, const char *group, bool old)
 {
-    char path[PATH_BYTES];
+    char path[SYSFS_PATH];
     double found = quota_in(mount, old);
     size_t head = strlen(mount);
     if (snprintf(path, sizeof path, "%s%s", mount, group) >= (int)sizeof path)
@@ -116,9 +81,9 @@ static double quota_above(const char *mount, const char *group, bool old)
 /* A line of /proc/self/cgroup is ID:CONTROLLERS:PATH, and for groups of the second version 0::PATH. */
 static double find_quota(const char *root)
 {
-    char text[TEXT_BYTES], mount[PATH_BYTES], *rest;
+    char text[SYSFS_TEXT], mount[SYSFS_PATH], *rest;
     double found = 0;
-    if (!read_at(text, "%s/proc/self/cgroup", root))
+    if (!sysfs_read(text, "%s/proc/self/cgroup", root))
         return 0;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *what = strchr(line, ':'), *path = what ? strchr(what + 1, ':') : NULL;
@@ -130,7 +95,7 @@ static double find_quota(const char *root)
             found = least(found, quota_above(mount, path, false));
         char padded[256];
         snprintf(padded, sizeof padded, ",%s,", what);
-        if (strstr(padded, ",cpu,") && snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/%s", root, what) < PATH_BYTES)
+        if (strstr(padded, ",cpu,") && snprintf(mount, sizeof mount, "%s/sys/fs/cgroup/%s", root, what) < SYSFS_PATH)
             found = least(found, quota_above(mount, path, true));
     }
     return found;
@@ -160,14 +125,19 @@ void cores_look(const char *root, const bool may[CORES_MOST_CPUS], struct cores 
     out->usable = out->usable > 1 ? out->usable : 1;
 }
 
-void cores_now(struct cores *out)
+void cores_allowed(bool may[CORES_MOST_CPUS])
 {
     cpu_set_t set;
-    bool may[CORES_MOST_CPUS] = {false};
     CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        for (int i = 0; i < CORES_MOST_CPUS; i++)
-            may[i] = CPU_ISSET(i, &set);
+    bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    for (int i = 0; i < CORES_MOST_CPUS; i++)
+        may[i] = known && i < CPU_SETSIZE && CPU_ISSET(i, &set);
+}
+
+void cores_now(struct cores *out)
+{
+    bool may[CORES_MOST_CPUS];
+    cores_allowed(may);
     cores_look("", may, out);
 }
 

@@ -22,6 +22,8 @@ enum { CORES_MOST_CPUS = 1024 };
  * limits nothing. */
 void cores_look(const char *root, const bool may[CORES_MOST_CPUS], struct cores *out);
 void cores_now(struct cores *out); /* of this process */
+/* The CPUs that it may run on, as far as the system says so. */
+void cores_allowed(bool may[CORES_MOST_CPUS]);
 int cores_usable(void);
 /* Why usable is less than cpus, in words; "" where it is not. */
 void cores_say(const struct cores *c, char *out, size_t cap);

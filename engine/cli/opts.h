@@ -86,6 +86,7 @@ struct opts {
     char *policy_params_file;     /* an object of them; NULL: none */
     /* the machine */
     char *device, *isa, *devices; /* devices: NULL: in turn */
+    char *numa;                   /* auto, off; NULL: auto */
     char *cpu_precision;          /* high, fast; NULL: fast, where there is a choice */
     char *graph_sizes;            /* NULL: the usual ones */
     bool invariant, enforce_eager, warmup, profile;

@@ -178,6 +178,9 @@ static const struct opt_row rows[] = {
      "cores to compute on; 0: those this process may use, without second threads of a core and efficiency cores, and "
      "no "
      "more than its control group (a container, say) has the time of"},
+    {"numa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(numa), "HOW", "auto", 0, 0, "auto|off",
+     "auto: on a machine of several NUMA nodes, and with as many ranks, each rank stays on the CPUs of one node, and "
+     "each node has a copy of the weights; off: ranks run anywhere, with one copy"},
     {"ranks", NULL, 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(ranks), "N", "0", 0, 64, NULL,
      "workers that share the cores and run the model in any layout; 0: as many as the four sizes below need"},
     {"tensor-parallel-size", "tp", 0, OPT_COUNT, GROUP_MACHINE, ALL, AT(tp), "N", "0", 0, 64, NULL,

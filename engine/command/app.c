@@ -9,6 +9,7 @@
 #include "engine/base/cores.h"
 #include "engine/base/file.h"
 #include "engine/base/log.h"
+#include "engine/base/numa.h"
 #include "engine/base/mem.h"
 #include "engine/base/places.h"
 #include "engine/base/thread.h"
@@ -191,6 +192,19 @@ static void say_cores(void)
         log_info("main", "Computing on %s; --threads says otherwise", why);
 }
 
+/* Ranks of the CPU stay on the nodes of its memory. numa: borrowed by out. */
+static void plan_numa(const struct app *a, struct numa *numa, struct engine_setup *out)
+{
+    char words[1024];
+    if (strcmp(out->ops->name, "cpu") != 0 || (a->opts.numa && strcmp(a->opts.numa, "off") == 0))
+        return;
+    numa_now(numa);
+    numa_say(numa, out->n_ranks, words, sizeof words);
+    if (*words)
+        log_info("main", "%s; --numa off: none of that", words);
+    out->numa = numa;
+}
+
 int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -266,8 +280,10 @@ static int plan_disk(struct app *a, struct engine_setup *s, struct err *e)
 static int open_engine(struct app *a, struct err *e)
 {
     struct engine_setup s;
+    struct numa numa;
     TRY(app_plan_engine(a, &s, e));
     TRY(app_plan_pool(a, &s, e));
+    plan_numa(a, &numa, &s);
     TRY(app_open_drafts(a, &s, e));
     TRY(app_plan_thinking(a, e));
     s.thinking = app_can_probe(a) ? &a->thinking : NULL;

@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/numa.h"
 #include "engine/base/queue.h"
 #include "engine/base/thread.h"
 
@@ -74,6 +75,8 @@ static int open_parts(void *ctx, struct err *e)
 {
     struct rank *r = ctx;
     const struct rank_setup *s = &r->setup;
+    if (s->numa && s->threaded)
+        TRY(numa_stay(s->numa, e));
     TRY(s->ops->open(&r->device, &s->device, e));
     s->ops->facts(r->device, &r->facts);
     if (!s->quiet)

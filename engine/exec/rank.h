@@ -28,6 +28,7 @@ struct rank_setup {
     const struct model *model;           /* borrowed while opening; its config, and with a cut all of it, until close */
     const struct speculator *speculator; /* borrowed while opening; NULL: no draft heads */
     int index, n_ranks;
+    const struct numa_node *numa; /* where its thread and all that it starts stay; NULL: anywhere. While opening */
     struct rank *shares_with; /* uses that rank's weights (same memory), and is closed before it; NULL: loads its own */
     bool copy_shards;         /* --shift-weights copy: a second, sharded copy serves the layouts with tp > 1 */
     const struct ffn_setup

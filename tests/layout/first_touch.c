@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "engine/base/monitor.h"
+#include "engine/base/numa.h"
 #include "engine/node.h"
 
 enum { RANKS = 4, MOST = 4096, SEEN_DEVICES = 64 };
@@ -18,7 +19,7 @@ enum { RANKS = 4, MOST = 4096, SEEN_DEVICES = 64 };
 /* A call that takes or fills memory, and the rank whose device it was for: devices have their rank's number. */
 struct call {
     enum { LOADS, TAKES } what;
-    int rank;
+    int rank, cpu; /* cpu: the one that the thread may run on; -1: several */
     char thread[16];
 };
 
@@ -42,6 +43,20 @@ static int rank_of(const struct device *d)
     return -1;
 }
 
+/* The only CPU that this thread may run on; -1: there are several. */
+static int only_cpu(void)
+{
+    bool may[CORES_MOST_CPUS];
+    int found = -1, n = 0;
+    cores_allowed(may);
+    for (int i = 0; i < CORES_MOST_CPUS; i++)
+        if (may[i]) {
+            found = i;
+            n++;
+        }
+    return n == 1 ? found : -1;
+}
+
 static int note(struct device *d, int what)
 {
     monitor_lock(notes.lock);
@@ -49,6 +64,7 @@ static int note(struct device *d, int what)
     struct call *c = &notes.calls[notes.n_calls++];
     c->what = what;
     c->rank = rank_of(d);
+    c->cpu = only_cpu();
     prctl(PR_GET_NAME, c->thread);
     int rank = c->rank;
     monitor_unlock(notes.lock);
@@ -101,7 +117,7 @@ static void moved(void *ctx, struct move *m)
     (void)m;
 }
 
-static int open_it(struct node *n, struct model *m, const struct ffn_setup *ffn, struct err *e)
+static int open_it(struct node *n, struct model *m, const struct ffn_setup *ffn, const struct numa *numa, struct err *e)
 {
     struct engine_setup s = {.ops = &notes.ops,
                              .device = {.n_threads = RANKS},
@@ -112,12 +128,13 @@ static int open_it(struct node *n, struct model *m, const struct ffn_setup *ffn,
                              .kv_bytes = 1 << 20,
                              .n_ranks = RANKS,
                              .ffn = ffn,
+                             .numa = numa,
                              .rank_memory = ffn ? 256 << 20 : 0,
                              .threaded = true,
                              .quiet = true};
     struct limits limits = s.limits;
     for (int i = 0; i < RANKS; i++)
-        s.devices[i] = i;
+        s.devices[i] = ffn ? i : 0;
     return node_open(n, &s, &limits, &(struct node_callbacks){.step_done = ended, .move_done = moved}, e);
 }
 
@@ -155,7 +172,7 @@ static void each_rank_touches_its_own_memory_first(void **state)
     struct ffn_setup ffn = pool_of(m);
     int loads[RANKS] = {0}, takes[RANKS] = {0};
     noted_cpu(-1);
-    if (open_it(&n, m, &ffn, &e))
+    if (open_it(&n, m, &ffn, NULL, &e))
         fail_msg("%s", e.text);
     for (int i = 0; i < notes.n_calls; i++) {
         const struct call *c = &notes.calls[i];
@@ -176,6 +193,60 @@ static void each_rank_touches_its_own_memory_first(void **state)
     close_notes();
 }
 
+/* Two nodes of one CPU each, of those that this process has. */
+static void made_nodes(struct numa *out, int cpus[2])
+{
+    bool may[CORES_MOST_CPUS];
+    int n = 0;
+    cores_allowed(may);
+    for (int i = 0; i < CORES_MOST_CPUS && n < 2; i++)
+        if (may[i])
+            cpus[n++] = i;
+    cpus[1] = n == 2 ? cpus[1] : cpus[0];
+    *out = (struct numa){.n_nodes = 2, .nodes = {{.number = 0, .cores = 1}, {.number = 1, .cores = 1}}};
+    for (int i = 0; i < 2; i++)
+        out->nodes[i].cpus[cpus[i]] = true;
+}
+
+/* Ranks that share weights have them once on each node, and all that a rank loads or takes it does there. */
+static void each_node_has_its_own_copy(void **state)
+{
+    (void)state;
+    struct err e = {0};
+    struct node n;
+    struct numa numa;
+    struct model *m = open_gqa();
+    int cpus[2], loads[RANKS] = {0}, takes[RANKS] = {0}, n_noted = 0;
+    made_nodes(&numa, cpus);
+    noted_cpu(-1);
+    if (open_it(&n, m, NULL, &numa, &e))
+        fail_msg("%s", e.text);
+    for (int i = 0; i < notes.n_calls; i++) {
+        const struct call *c = &notes.calls[i];
+        int rank;
+        if (sscanf(c->thread, "rank-%d", &rank) != 1)
+            continue;
+        assert_int_equal(c->cpu, cpus[rank / 2]);
+        (c->what == LOADS ? loads : takes)[rank]++;
+        n_noted++;
+    }
+    assert_true(n_noted > 0);
+    for (int r = 0; r < RANKS; r++) {
+        assert_int_equal(loads[r] > 0, r % 2 == 0);
+        assert_true(takes[r] > 0);
+        assert_int_equal(rank_weight_bytes(n.ranks[r]) > 0, r % 2 == 0);
+    }
+    assert_int_equal(loads[0], loads[2]);
+    const struct layout one = {1, 1, 1};
+    const struct weight *of[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        of[r] = weights_view(rank_weights(n.ranks[r]), one, 0)->embed.w;
+    assert_true(of[0] == of[1] && of[2] == of[3] && of[0] != of[2]);
+    node_close(&n);
+    model_close(m);
+    close_notes();
+}
+
 /* All that cannot open have an error; the one of the least rank is told, whichever came first. */
 static void the_first_rank_that_cannot_open_says_why(void **state)
 {
@@ -186,7 +257,7 @@ static void the_first_rank_that_cannot_open_says_why(void **state)
         struct err e = {0};
         struct node n;
         noted_cpu(1 + i % (RANKS - 1));
-        assert_int_equal(open_it(&n, m, &ffn, &e), E_UNSUPPORTED);
+        assert_int_equal(open_it(&n, m, &ffn, NULL, &e), E_UNSUPPORTED);
         char says[64];
         snprintf(says, sizeof says, "rank %d has no such weights", 1 + i % (RANKS - 1));
         assert_string_equal(e.text, says);
@@ -199,6 +270,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_touches_its_own_memory_first),
+        cmocka_unit_test(each_node_has_its_own_copy),
         cmocka_unit_test(the_first_rank_that_cannot_open_says_why),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
