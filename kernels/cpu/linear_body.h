@@ -116,44 +116,82 @@ INLINE void prefetch_bytes(const uint8_t *p, int n)
     UNROLL for (int i = 0; i < n; i += 64) prefetch(p + i);
 }
 
-INLINE struct block_at block_find(enum family f, bool panel, const uint8_t *group, int b, int panel_block0,
-                                  struct linear_scratch *s)
+/* Block b of the packed matrix. */
+INLINE struct block_at block_in_place(enum family f, const uint8_t *group, int b)
 {
     struct block_at at = {0};
-    if (panel) {
-        int i = b - panel_block0;
-        at.w = s->panel + (size_t)i * PANEL_BLOCK;
-        at.scale = s->scale[i][0];
-        at.min = s->min[i];
-    } else {
-        at.w = family_block(f, group, b, &at.head);
-        prefetch_bytes(at.w + 1024, 320);
-    }
+    at.w = family_block(f, group, b, &at.head);
+    prefetch_bytes(at.w + 1024, 320);
     return at;
 }
 
-/* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). */
+/* Block i of the panel. */
+INLINE struct block_at block_of_panel(const struct linear_scratch *s, int i)
+{
+    return (struct block_at){.w = s->panel + (size_t)i * PANEL_BLOCK, .scale = s->scale[i][0], .min = s->min[i]};
+}
+
+INLINE void prefetch_block(enum family f, const uint8_t *group, int b)
+{
+    const uint8_t *head, *next = family_block(f, group, b, &head);
+    prefetch_bytes(next, family_block_bytes(f));
+}
+
+/* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). Of two leaves that are added to each other the left one's
+ * sums wait in registers. */
 INLINE void quant_tile(enum family f, bool panel, bool fast, int R, const struct linear_job *j, int g, int row, int at,
                        int leaf0, int leaf1, struct linear_scratch *s)
 {
     const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
+    int blocks = j->col1 / BLOCK_COLS, b0 = 2 * leaf0, n = (2 * leaf1 < blocks ? 2 * leaf1 : blocks) - b0;
+    size_t input = quant_at(j->blocks, j->tile, (size_t)row) + (size_t)(b0 - j->col0 / BLOCK_COLS) * j->tile;
+    const int8_t *q = j->q + input * quant_block(fast);
+    const struct qmeta *meta = j->meta + input;
+    const struct sum_step *steps = j->steps + (leaf0 - j->leaf0);
+    vf left[MAX_TILE];
+    UNROLL for (int r = 0; r < R; r++) left[r] = vf_set1(0);
+    for (int b = 0; b < n; steps++) {
+        vf acc[MAX_TILE];
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+        struct sum_step step = *steps;
+        bool first = b == 0;
+        for (int end = b + 2 < n ? b + 2 : n; b < end; b++) {
+            struct block_at block = panel ? block_of_panel(s, b) : block_in_place(f, group, b0 + b);
+            if (panel && at == 0) /* what the next panel is made of lies behind this one's */
+                prefetch_block(f, group, b0 + b + n);
+            block_add(f, panel, fast, R, &block, q, meta, acc);
+            q += j->tile * quant_block(fast);
+            meta += j->tile;
+        }
+        if (step.level == 0 && b < n) {
+            UNROLL for (int r = 0; r < R; r++) left[r] = acc[r];
+            continue;
+        }
+        if ((step.add & 1) && !first) {
+            UNROLL for (int r = 0; r < R; r++) acc[r] = vf_add(left[r], acc[r]);
+            step.add &= ~1u;
+        }
+        leaf_done(j, R, g, row, at, step, acc, s);
+    }
+}
+
+/* The same for so few rows, in place, that the loads are what takes the time. */
+INLINE void few_tile(enum family f, bool fast, int R, const struct linear_job *j, int g, int row, int leaf0, int leaf1,
+                     struct linear_scratch *s)
+{
+    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
-    int span = (2 * leaf1 < blocks ? 2 * leaf1 : blocks) - 2 * leaf0;
     size_t input = quant_at(j->blocks, j->tile, (size_t)row);
     for (int leaf = leaf0; leaf < leaf1; leaf++) {
         vf acc[MAX_TILE];
         UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
-            struct block_at block = block_find(f, panel, group, b, 2 * leaf0, s);
-            if (panel && at == 0) { /* what the next panel is made of lies behind this one's */
-                const uint8_t *head, *next = family_block(f, group, b + span, &head);
-                prefetch_bytes(next, family_block_bytes(f));
-            }
+            struct block_at block = block_in_place(f, group, b);
             size_t i = input + (size_t)(b - first) * j->tile;
-            block_add(f, panel, fast, R, &block, j->q + i * quant_block(fast), j->meta + i, acc);
+            block_add(f, false, fast, R, &block, j->q + i * quant_block(fast), j->meta + i, acc);
         }
-        leaf_done(j, R, g, row, at, j->steps[leaf - j->leaf0], acc, s);
+        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
     }
 }
 
@@ -168,21 +206,30 @@ INLINE int quant_rows_at_once(bool fast)
     return fast ? FAST_TILE : QUANT_TILE;
 }
 
+INLINE void one_tile(enum family f, bool panel, bool fast, int R, const struct linear_job *j, int g, int row, int at,
+                     int leaf0, int leaf1, struct linear_scratch *s)
+{
+    if (!panel && R < 4)
+        few_tile(f, fast, R, j, g, row, leaf0, leaf1, s);
+    else
+        quant_tile(f, panel, fast, R, j, g, row, at, leaf0, leaf1, s);
+}
+
 /* One tile of tile_rows(n, quant_rows_at_once) rows. */
 INLINE void quant_rows(enum family f, bool panel, bool fast, const struct linear_job *j, int g, int row, int n, int at,
                        int leaf0, int leaf1, struct linear_scratch *s)
 {
     int most = quant_rows_at_once(fast), rows = tile_rows(n, most);
     if (rows == 1)
-        quant_tile(f, panel, fast, 1, j, g, row, at, leaf0, leaf1, s);
+        one_tile(f, panel, fast, 1, j, g, row, at, leaf0, leaf1, s);
     else if (rows == 2)
-        quant_tile(f, panel, fast, 2, j, g, row, at, leaf0, leaf1, s);
+        one_tile(f, panel, fast, 2, j, g, row, at, leaf0, leaf1, s);
     else if (most > 2 && rows == 3)
-        quant_tile(f, panel, fast, 3, j, g, row, at, leaf0, leaf1, s);
+        one_tile(f, panel, fast, 3, j, g, row, at, leaf0, leaf1, s);
     else if (most > 3 && rows == 4)
-        quant_tile(f, panel, fast, 4, j, g, row, at, leaf0, leaf1, s);
+        one_tile(f, panel, fast, 4, j, g, row, at, leaf0, leaf1, s);
     else if (most > 4)
-        quant_tile(f, panel, fast, 8, j, g, row, at, leaf0, leaf1, s);
+        one_tile(f, panel, fast, 8, j, g, row, at, leaf0, leaf1, s);
 }
 
 /* Unpacks the blocks of leaves [leaf0, leaf1) of group g. */
