@@ -324,6 +324,27 @@ static void a_step_that_gives_no_token_leaves_the_head_alone(void **state)
     step_fit_free(unknown);
 }
 
+/* Such as the simulated device, on which all rows cost the same, whether they give a token or not. */
+static void a_machine_whose_head_costs_nothing_is_fitted(void **state)
+{
+    (void)state;
+    struct step_fit *f = step_fit_new(0.2);
+    struct rng rng;
+    rng_init(&rng, 3);
+    for (int i = 0; i < 400; i++) {
+        int decodes = 1 + (int)rng_below(&rng, 12), prompt = i % 7 ? 0 : 20 + (int)rng_below(&rng, 300);
+        struct fit_step s = {.layout = layouts[0], .at_ns = (int64_t)i * 7000000, .lag_ns = -1};
+        s.rows = decodes + prompt;
+        s.logits = decodes + (prompt > 0);
+        s.looked_at = (double)rng_below(&rng, 20000); /* costs nothing, either */
+        s.ns = 500000 + 5000 * s.rows;
+        step_fit_add(f, &s);
+    }
+    step_fit_end(f);
+    assert_true(step_fit_quality(f)->error < 1e-4);
+    step_fit_free(f);
+}
+
 /* Whatever size they have: the total has them, and all sizes of few steps take their part. */
 static void slow_steps_bend_nothing(void **state)
 {
@@ -432,6 +453,7 @@ int main(void)
                                        cmocka_unit_test(slow_times_are_not_slow_sizes),
                                        cmocka_unit_test(small_steps_are_no_part_of_a_line_through_large_ones),
                                        cmocka_unit_test(a_step_that_gives_no_token_leaves_the_head_alone),
+                                       cmocka_unit_test(a_machine_whose_head_costs_nothing_is_fitted),
                                        cmocka_unit_test(slow_steps_bend_nothing),
                                        cmocka_unit_test(what_was_never_measured_is_told),
                                        cmocka_unit_test(long_recordings_are_thinned_out)};

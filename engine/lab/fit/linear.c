@@ -18,14 +18,13 @@ struct normal {
 
 static void parts(const struct linear *l, const struct fit_step *s, double x[LINEAR_TERMS])
 {
-    double head = l->head_share;
+    double head = l->head_share, multiplies = (1 - head) * s->rows + head * s->logits;
     x[0] = s->logits ? 1 : 1 - head;
-    double rows = (1 - head) * s->rows + head * s->logits,
-           hidden = l->knot * x[0]; /* fewer hide behind fewer weights */
-    x[1] = rows / ROW_UNIT;
+    double hidden = l->knot * x[0]; /* fewer hide behind fewer weights */
+    x[1] = s->rows / ROW_UNIT;
     x[2] = s->looked_at / LOOK_UNIT;
     x[3] = s->logits / SAMPLE_UNIT;
-    x[4] = l->knot > 0 && rows > hidden ? (rows - hidden) / ROW_UNIT : 0;
+    x[4] = multiplies > hidden ? (multiplies - hidden) / ROW_UNIT : 0;
 }
 
 double linear_ns(const struct linear *l, const struct fit_step *s)
