@@ -1,4 +1,6 @@
-/* Small files of /sys and /proc. Pure readers, any thread. */
+/* Small files in which the system says what the machine is (/sys, /proc), and the lists of numbers in them. Readers
+ * without a state, any thread; texts are the caller's. Invariant: what cannot be read, or is too long, is an empty text
+ * or its start, never an error. */
 #ifndef BASE_SYSFS_H
 #define BASE_SYSFS_H
 
