@@ -1,9 +1,9 @@
-/* A step's time as a sum of terms that are not negative, in nanoseconds: a * the weights that it reads + b * rows
- * + c * tokens looked at + d * rows that give a token + e * what its rows multiply with weights, beyond what hides
- * behind their reading. A step that gives no token leaves the head's weights alone: what share they have is given, as
- * recordings in which every step gives one cannot tell. Fitted by
- * least squares on the time itself, weighted by 1 / prediction; what is farther from its prediction than most steps
- * weighs less (Huber 1964), so that pauses of the machine bend nothing. Pure functions, any thread. */
+/* A step's time as a sum of terms that are not negative, in nanoseconds: a * the weights that it reads + b * rows + c *
+ * tokens looked at + d * rows that give a token + e * what its rows multiply with weights, beyond what hides behind
+ * their reading. A step that gives no token leaves the head's weights alone: what share they have is given, as
+ * recordings in which every step gives one cannot tell. Fitted by least squares on the time itself, weighted by 1 /
+ * prediction; what is farther from its prediction than most steps weighs less (Huber 1964), so that pauses of the
+ * machine bend nothing. Pure functions, any thread. */
 #ifndef LAB_FIT_LINEAR_H
 #define LAB_FIT_LINEAR_H
 
