@@ -121,6 +121,12 @@ static void lines_that_are_wrong(void **state)
         {"e 1 0 stop 1", "f:2: n_cached must be"},
         {"s 1 0 0 1 1 1 1 1 1 - 0 0", "f:2: group must be"},
         {"s 1 1 0 1 1 3 1 1 1 - 0 0", "f:2: sp must be a whole number from 1 to 2"},
+        {"s 1 1 0 1 1 1 1 0/0 1 - 0 0", "f:2: tokens must be a whole number from 1 to"},
+        {"s 1 1 0 1 1 1 1 /1 1 - 0 0", "f:2: tokens must be"},
+        {"s 1 1 0 1 1 1 1 8/ 1 - 0 0", "f:2: logits must be a whole number from 0 to 8, not ''"},
+        {"s 1 1 0 1 1 1 1 8/9 1 - 0 0", "f:2: logits must be a whole number from 0 to 8"},
+        {"s 1 1 0 1 1 1 1 8/1/1 1 - 0 0", "f:2: logits must be"},
+        {"s 1 1 0 1 1 1 1 99999999999999999999/1 1 - 0 0", "f:2: tokens must be"},
         {"s 1 1 0 1 1 1 1 1 1 2 0 0", "f:2: failed_rank must be a whole number from 0 to 1"},
         {"s 1 1 0 1 1 1 1 1 1 - 2 5 0", "f:2: n_keys must be"},
         {"s 1 1 0 1 1 1 1 1 1 - 0 1 5", "f:2: key must be"},
@@ -188,6 +194,18 @@ static void fields_come_back(void **state)
         fail_msg("%s", e.text);
     assert_true(x.kind == 'l' && x.limits.given[LIMIT_SEQS] && x.limits.values[LIMIT_SEQS] == 3 &&
                 !x.limits.given[LIMIT_STEP_TOKENS] && x.limits.values[LIMIT_PARK] == 5000000);
+    static const struct {
+        const char *rows;
+        int n_logits;
+    } steps[] = {{"8/3", 3}, {"8/8", 8}, {"8/0", 0}, {"8", -1}};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct buf one = {0};
+        buf_printf(&one, "%ss 9 1 0 1 1 1 1 %s 1 - 0 0\n", HEAD, steps[i].rows);
+        if (read_text(one.data, one.len, &n, &x, &e))
+            fail_msg("%s", e.text);
+        assert_true(x.kind == 's' && x.rows == 8 && x.n_logits == steps[i].n_logits);
+        buf_free(&one);
+    }
     text.len = (size_t)(strstr(text.data, "\nl ") + 1 - text.data);
     text.data[text.len - 1] = 0; /* without the end of its last line the request is not whole */
     if (read_text(text.data, text.len - 1, &n, &x, &e) || n != 0)
