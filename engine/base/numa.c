@@ -101,7 +101,7 @@ void numa_say(const struct numa *n, int n_ranks, char *out, size_t cap)
             end++;
         char range[32];
         snprintf(range, sizeof range, end - first == 1 ? "rank %d" : "ranks %d to %d", first, end - 1);
-        at += (size_t)snprintf(out + at, cap - at, "%s%s on NUMA node %d (%d cores)", first ? ", " : "", range,
-                               node->number, node->cores);
+        at += (size_t)snprintf(out + at, cap - at, "%s%s on NUMA node %d (%d core%s)", first ? ", " : "", range,
+                               node->number, node->cores, node->cores == 1 ? "" : "s");
     }
 }

@@ -201,7 +201,7 @@ static void plan_numa(const struct app *a, struct numa *numa, struct engine_setu
     numa_now(numa);
     numa_say(numa, out->n_ranks, words, sizeof words);
     if (*words)
-        log_info("main", "%s; --numa off: none of that", words);
+        log_info("main", "%s%s", words, numa_of_rank(numa, 0, out->n_ranks) < 0 ? "" : "; --numa off: anywhere");
     out->numa = numa;
 }
 

@@ -1,48 +1,6 @@
 /* Which CPUs count as cores, over trees of files like those of the system. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
-#include <cmocka.h>
-
 #include "engine/base/cores.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s", "/tmp/unit_cores-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
-
-static void put(const char *path, const char *text)
-{
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", folder, path);
-    for (char *p = full + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        mkdir(full, 0700);
-        *p = '/';
-    }
-    FILE *f = fopen(full, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
+#include "tests/rig/system_tree.h"
 
 static void put_cpu(int cpu, const char *file, const char *text)
 {

@@ -1,50 +1,9 @@
 /* Which rank stays on which NUMA node, over trees of files like those of the system; and a thread that stays. */
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
-#include <cmocka.h>
 
 #include "engine/base/numa.h"
 #include "engine/base/thread.h"
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "%s", "/tmp/unit_numa-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int drop_folder(void **state)
-{
-    (void)state;
-    char command[100];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
-
-static void put(const char *path, const char *text)
-{
-    char full[512];
-    snprintf(full, sizeof full, "%s%s", folder, path);
-    for (char *p = full + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        mkdir(full, 0700);
-        *p = '/';
-    }
-    FILE *f = fopen(full, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
+#include "tests/rig/system_tree.h"
 
 /* The nodes, and those of CPUs 0 .. end-1 that may be used. */
 static void look(int end, struct numa *out)
