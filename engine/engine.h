@@ -59,7 +59,9 @@ struct engine_setup {
     double memory_share;          /* (0, 1) */
     int graph_sizes[GRAPH_SIZES]; /* rows of the graphs to record, descending; machines without graphs record none */
     int n_graph_sizes;
-    bool rehearse;  /* try steps of every layout before anything is served */
+    bool rehearse;             /* try steps of every layout before anything is served */
+    bool tunes;                /* and ways of products, where a machine has several */
+    const char *tuning_folder; /* where what was chosen is kept, borrowed while opening; NULL: nowhere */
     int ahead;      /* steps that may be posted behind a step of decodes before it has ended, one at a time, as long as
                        nothing happens that a policy would want to know. 0: none. Threaded only; not with a witness
                        that is exact */

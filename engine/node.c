@@ -7,6 +7,7 @@
 #include "engine/base/cores.h"
 #include "engine/base/log.h"
 #include "engine/base/numa.h"
+#include "engine/base/version.h"
 #include "engine/cuts.h"
 #include "engine/holdings.h"
 
@@ -28,9 +29,10 @@ static int loader_of(const struct engine_setup *s, int rank)
 }
 
 /* What a rank's device is opened with. */
-static struct device_opts device_of(const struct engine_setup *s, int rank)
+static struct device_opts device_of(const struct node *n, const struct engine_setup *s, int rank)
 {
     struct device_opts o = s->device;
+    o.tuning = n->tuning;
     o.index = s->devices[rank];
     for (int k = 0; k < s->n_ranks; k++)
         o.peers |= 1ull << (s->devices[k] & 63);
@@ -61,7 +63,7 @@ static struct rank_setup setup_of(const struct opening *o, int i)
     const struct engine_setup *s = o->setup;
     int loader = loader_of(s, i), numa = numa_of(s, i);
     return (struct rank_setup){.ops = s->ops,
-                               .device = device_of(s, i),
+                               .device = device_of(o->node, s, i),
                                .model = s->model,
                                .speculator = s->speculator,
                                .index = i,
@@ -192,7 +194,7 @@ static int open_pool(struct node *n, const struct engine_setup *s, struct err *e
     for (int i = 0; i < n->n_ranks; i++) {
         weights[i] = rank_weights(n->ranks[i]);
         ranks[i] = rank_device(n->ranks[i]);
-        devices[i] = device_of(s, i);
+        devices[i] = device_of(n, s, i);
     }
     TRY(ffn_pool_open(&n->pool,
                       &(struct ffn_pool_setup){.ops = s->ops,
@@ -465,11 +467,21 @@ static int largest_step(const struct engine_setup *s)
     return rows < context ? rows : context;
 }
 
+static void open_tuning(struct node *n, const struct engine_setup *s)
+{
+    if (!s->tunes || !s->ops->tuning)
+        return;
+    n->tuning_ops = s->ops->tuning();
+    n->tuning = n->tuning_ops->open(s->tuning_folder, version_full);
+}
+
 int node_open(struct node *n, const struct engine_setup *s, struct limits *limits, const struct node_callbacks *c,
               struct err *e)
 {
     memset(n, 0, sizeof *n);
     int rc = check_setup(s, e);
+    if (!rc)
+        open_tuning(n, s);
     if (!rc)
         rc = cuts_begin(n, s, e);
     if (!rc)
@@ -503,7 +515,9 @@ int node_open(struct node *n, const struct engine_setup *s, struct limits *limit
                                                    .sizes = s->graph_sizes,
                                                    .n_sizes = s->n_graph_sizes,
                                                    .threaded = s->threaded,
-                                                   .quiet = s->quiet},
+                                                   .quiet = s->quiet,
+                                                   .tuning_ops = n->tuning_ops,
+                                                   .tuning = n->tuning},
                            e);
     if (rc)
         node_close(n);
@@ -525,6 +539,8 @@ void node_close(struct node *n)
         rank_close(n->ranks[i]);
     comm_pool_close(n->comms);
     cuts_free(n);
+    if (n->tuning)
+        n->tuning_ops->close(n->tuning);
     memset(n, 0, sizeof *n);
 }
 

@@ -8,6 +8,9 @@
 #include "engine/exec/rank.h"
 #include "kernels/profile.h"
 
+struct tuning;
+struct tuning_ops;
+
 struct node {
     struct rank *ranks[MAX_RANKS];
     int n_ranks;
@@ -23,6 +26,8 @@ struct node {
     struct cut cuts[MAX_RANKS];              /* what they hold at first */
     int64_t load_ns;                         /* what the ranks took to load that */
     struct kv_space host;                    /* memory of the machine for KV of all ranks; n_blocks 0: none */
+    const struct tuning_ops *tuning_ops;
+    struct tuning *tuning; /* which way products take; NULL: the machine has no choice */
 };
 
 struct node_callbacks {

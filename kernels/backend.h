@@ -34,28 +34,31 @@ struct sim_machine;
 struct sim_outside;
 struct draft_ops;
 struct profile;
+struct tuning;
+struct tuning_ops;
 struct comm; /* the ranks of one collective, its members, numbered 0 .. n-1; each member's ops run on the thread of its
                 own rank */
 struct weight; /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
 
 struct device_opts {
-    int index;            /* which device of its kind; cpu: ignored */
-    uint64_t peers;       /* cuda: bits of the devices whose memory it must read, for groups */
-    bool invariant;       /* cuda: every sum in the CPU's order; the cpu does nothing else */
-    bool plain_kernels;   /* cuda: own kernels that every device has, none for one compute capability alone; tests and
-                             benchmarks compare them */
-    bool no_early_launch; /* cuda: no kernel begins before the one before it has ended */
-    bool check;           /* cuda: kernels are tried when the device opens, and those that come out wrong left out */
-    int n_threads;        /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
-    const char *isa;      /* cpu: "auto", "portable", "avx2", "avx512", "neon", "dotprod", "i8mm": tests compare them;
-                             NULL = auto */
-    bool fast;            /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
-                             F16 and BF16 weights they round both to bfloat16, as attention does all that it
-                             multiplies */
-    bool keeps_memory;    /* cpu: memory of freed weights stays with the device, for the next ones */
-    int max_rows;         /* most rows (tokens) of a step */
-    int max_logits;       /* most logit rows of one sample call */
-    int graph_rows;       /* most rows of a captured step; 0: none is captured */
+    int index;             /* which device of its kind; cpu: ignored */
+    uint64_t peers;        /* cuda: bits of the devices whose memory it must read, for groups */
+    bool invariant;        /* cuda: every sum in the CPU's order; the cpu does nothing else */
+    bool plain_kernels;    /* cuda: own kernels that every device has, none for one compute capability alone; tests and
+                              benchmarks compare them */
+    bool no_early_launch;  /* cuda: no kernel begins before the one before it has ended */
+    bool check;            /* cuda: kernels are tried when the device opens, and those that come out wrong left out */
+    int n_threads;         /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
+    const char *isa;       /* cpu: "auto", "portable", "avx2", "avx512", "neon", "dotprod", "i8mm": tests compare them;
+                              NULL = auto */
+    bool fast;             /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
+                              F16 and BF16 weights they round both to bfloat16, as attention does all that it
+                              multiplies */
+    bool keeps_memory;     /* cpu: memory of freed weights stays with the device, for the next ones */
+    int max_rows;          /* most rows (tokens) of a step */
+    int max_logits;        /* most logit rows of one sample call */
+    int graph_rows;        /* most rows of a captured step; 0: none is captured */
+    struct tuning *tuning; /* cuda, default mode: which way products take, borrowed until close; NULL: as by the rule */
     int64_t sim_step_ns, sim_row_ns;       /* sim without a machine: cost of a step = sim_step_ns + rows * sim_row_ns */
     const struct sim_machine *sim_machine; /* sim: what is simulated (kernels/sim/machine.h), borrowed until close;
                                               NULL: the two fixed costs */
@@ -508,6 +511,8 @@ struct backend_ops {
     void (*probe)(struct device *d);
     /* Adds what the device has counted so far to *sum; any thread, while d is open. */
     void (*add_profile)(struct device *d, struct profile *sum);
+    /* Optional (NULL: nothing to choose between): tuning.h. */
+    const struct tuning_ops *(*tuning)(void);
 };
 
 const struct backend_ops *backend_cpu(void);

@@ -88,6 +88,24 @@ void places_history(const char *given, const char *state, const char *home, char
         make_folders(out);
 }
 
+void places_cache(const char *given, const char *cache, const char *home, char out[PATH_MAX])
+{
+    int n = 0;
+    out[0] = 0;
+    if (given)
+        n = snprintf(out, PATH_MAX, "%s/", given);
+    else if (cache && *cache == '/')
+        n = snprintf(out, PATH_MAX, "%s/moonshift/", cache);
+    else if (home && *home == '/')
+        n = snprintf(out, PATH_MAX, "%s/.cache/moonshift/", home);
+    if (n <= 1 || n >= PATH_MAX) {
+        out[0] = 0;
+        return;
+    }
+    make_folders(out);
+    out[n - 1] = 0;
+}
+
 void places_module(char out[PATH_MAX])
 {
     static const char *const folders[] = {"", "/../lib/lua/5.1"};

@@ -18,6 +18,10 @@ int places_description(const char *asked, const char *folder, char out[PATH_MAX]
  * given, or there is no home). */
 void places_history(const char *given, const char *state, const char *home, char out[PATH_MAX]);
 
+/* The folder where what was tried on this machine is kept: what was given, else moonshift under cache
+ * ($XDG_CACHE_HOME) or home's .cache; it is made. cache and home may be NULL. "": there is no home. */
+void places_cache(const char *given, const char *cache, const char *home, char out[PATH_MAX]);
+
 /* The folder of moonshift.so, the Lua module of specs, with its whole path: beside the program (where it was built) or
  * in ../lib/lua/5.1 (where it was installed). "": it is in neither. */
 void places_module(char out[PATH_MAX]);

@@ -91,6 +91,7 @@ struct opts {
     char *graph_sizes;            /* NULL: the usual ones */
     bool invariant, enforce_eager, warmup, profile;
     bool plain_kernels, early_launch, self_check; /* of GPUs */
+    char *gpu_tuning;                             /* a folder or "off"; NULL: the usual folder */
     bool async_scheduling;
     int64_t run_ahead;
     int64_t threads;

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/cores.h"
@@ -205,6 +206,17 @@ static void plan_numa(const struct app *a, struct numa *numa, struct engine_setu
     out->numa = numa;
 }
 
+/* Where GPUs keep what they tried, and whether they try anything. */
+static void plan_tuning(struct app *a, struct engine_setup *s)
+{
+    const char *asked = a->opts.gpu_tuning;
+    s->tunes = s->ops->tuning && !a->opts.invariant && !(asked && !strcmp(asked, "off"));
+    if (!s->tunes || a->opts.dry_run)
+        return;
+    places_cache(asked, getenv("XDG_CACHE_HOME"), getenv("HOME"), a->cache_dir);
+    s->tuning_folder = a->cache_dir[0] ? a->cache_dir : NULL;
+}
+
 int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
 {
     const struct opts *o = &a->opts;
@@ -246,6 +258,7 @@ int app_plan_engine(struct app *a, struct engine_setup *out, struct err *e)
     s.kv_bytes = (size_t)o->kv_bytes;
     s.memory_share = o->memory_share;
     machine_spread(o, &s);
+    plan_tuning(a, &s);
     /* Of 32 tokens, shares of three kv heads over two ranks still fill a block. */
     s.block_size = o->block_size ? (int)o->block_size : s.n_ranks > 1 ? 32 : 16;
     s.quiet = o->command != CMD_SERVE;

@@ -38,8 +38,8 @@ struct app {
     struct lua_watchdog *watchdog;
     struct lua_opts lua;
     struct nursery *nursery; /* serve: of --policy-isolation process; else NULL */
-    char policy_dir[PATH_MAX], policy_path[PATH_MAX], disk_path[PATH_MAX], policy_name[NAME_BYTES], served[128],
-        admin_host[256];
+    char policy_dir[PATH_MAX], policy_path[PATH_MAX], disk_path[PATH_MAX], cache_dir[PATH_MAX], policy_name[NAME_BYTES],
+        served[128], admin_host[256];
     const char *names[2];
     uint64_t comm_sets[MAX_RANKS];
     struct ffn_setup pool;         /* --weights pooled */

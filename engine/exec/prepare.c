@@ -93,33 +93,27 @@ static void await(const struct preparer *r, int n)
 
 /* ---- rehearsal */
 
-enum { REHEARSALS = 3 };
-
-/* All layouts of all sets, in one order for all ranks: those that share none go side by side. */
-static struct prepare_task *post_rehearsals(const struct preparer *r)
+/* Steps of these rows in all layouts of all sets, in one order for all ranks: those that share none go side by side. */
+static struct prepare_task *post_steps(const struct preparer *r, const int *rows, int n_rows)
 {
     const struct prepare_setup *s = r->setup;
-    struct prepare_task *all = mem_new_array((size_t)r->n_layouts * REHEARSALS, sizeof *all), *t = all;
+    struct prepare_task *all = mem_new_array((size_t)r->n_layouts * (size_t)n_rows, sizeof *all), *t = all;
     for (int i = 0; i < s->shape->n_sets; i++) {
-        int n = count_ranks(s->shape->sets[i]);
-        int64_t room = (int64_t)s->n_blocks * s->shape->tokens_per_block[n];
+        int64_t room = (int64_t)s->n_blocks * s->shape->tokens_per_block[count_ranks(s->shape->sets[i])];
         for (struct layout l = next_layout(s, s->shape->sets[i], 0); l.tp; l = next_layout(s, s->shape->sets[i], l.tp))
-            for (int k = 0; k < REHEARSALS; k++, t++) {
-                const int sizes[REHEARSALS] = {s->step_rows, 64,
-                                               1}; /* as a prompt, by kernels for some rows, as a decode */
-                int rows = sizes[k] < s->step_rows ? sizes[k] : s->step_rows;
+            for (int k = 0; k < n_rows; k++, t++) {
+                int most = s->step_rows < room ? s->step_rows : (int)room;
                 *t = task_of(r, PREPARE_STEP, s->shape->sets[i], l);
-                post(r, t, rows < room ? rows : (int)room);
+                post(r, t, rows[k] < most ? rows[k] : most);
             }
     }
     return all;
 }
 
-static int rehearse(const struct preparer *r, const struct clock *clock, struct err *e)
+static int do_steps(const struct preparer *r, const int *rows, int n_rows, struct err *e)
 {
-    int64_t began = clock_now(clock);
-    int rc = 0, n = r->n_layouts * REHEARSALS;
-    struct prepare_task *all = post_rehearsals(r);
+    int rc = 0, n = r->n_layouts * n_rows;
+    struct prepare_task *all = post_steps(r, rows, n_rows);
     await(r, n);
     for (int i = 0; i < n && !rc; i++) {
         const struct prepare_part *p = failure(&all[i]);
@@ -129,9 +123,68 @@ static int rehearse(const struct preparer *r, const struct clock *clock, struct 
                         all[i].layout.sp, all[i].layout.tp, all[i].n_ranks, all[i].n_ranks > 1 ? "s" : "", p->err.text);
     }
     mem_free(all);
-    if (!rc && !r->setup->quiet)
+    return rc;
+}
+
+static double seconds_since(const struct clock *clock, int64_t began)
+{
+    return (double)(clock_now(clock) - began) / 1e9;
+}
+
+/* As a prompt, by kernels for some rows, as a decode. */
+static int rehearse(const struct preparer *r, const struct clock *clock, struct err *e)
+{
+    int64_t began = clock_now(clock);
+    const int rows[] = {r->setup->step_rows, 64, 1};
+    TRY(do_steps(r, rows, (int)(sizeof rows / sizeof *rows), e));
+    if (!r->setup->quiet)
         log_info("rank", "Rehearsed steps of up to %d rows in %d layouts in %.2f s", r->setup->step_rows, r->n_layouts,
-                 (double)(clock_now(clock) - began) / 1e9);
+                 seconds_since(clock, began));
+    return 0;
+}
+
+/* ---- ways of products */
+
+enum { MOST_TURNS = 9 };
+static const double MOST_SECONDS = 5;
+
+/* Until each way of what such a step multiplies has been tried often enough. */
+static int try_rows(const struct preparer *r, int rows, const struct clock *clock, int64_t began, struct err *e)
+{
+    const struct prepare_setup *s = r->setup;
+    for (int turn = 0; turn < MOST_TURNS && seconds_since(clock, began) < MOST_SECONDS; turn++) {
+        TRY(do_steps(r, &rows, 1, e));
+        if (!s->tuning_ops->wants(s->tuning))
+            break;
+    }
+    return 0;
+}
+
+static void say_ways(const struct tuning_report *t, double seconds)
+{
+    log_info("rank",
+             "Products: of %d shapes (%d known by a file) %d take another way than they would untried; %.2f s%s%s",
+             t->n_products, t->n_known, t->n_other, seconds, t->written ? ", kept in " : "", t->written ? t->file : "");
+}
+
+/* Few rows first, as decodes need them most and take least. Of graphs of more rows each has a size of its own. */
+static int try_ways(const struct preparer *r, const struct clock *clock, struct err *e)
+{
+    const struct prepare_setup *s = r->setup;
+    struct tuning_report report;
+    int64_t began = clock_now(clock);
+    int rc = 0;
+    s->tuning_ops->begin(s->tuning);
+    for (int i = 0; i < TUNING_ROWS && tuning_rows[i] < s->step_rows && !rc; i++)
+        rc = try_rows(r, tuning_rows[i], clock, began, e);
+    for (int i = s->n_sizes - 1; i >= 0 && !rc; i--)
+        if (s->sizes[i] > 64 && s->sizes[i] <= s->step_rows)
+            rc = try_rows(r, s->sizes[i], clock, began, e);
+    if (!rc)
+        rc = try_rows(r, s->step_rows, clock, began, e);
+    s->tuning_ops->settle(s->tuning, &report);
+    if (!rc && !s->quiet && report.n_products)
+        say_ways(&report, seconds_since(clock, began));
     return rc;
 }
 
@@ -177,7 +230,7 @@ static void record_all(struct preparer *r, const struct clock *clock)
             record_layout(r, shape->sets[i], l);
     if (!s->quiet)
         log_info("rank", "Recorded %d graphs of %d sizes up to %d sequences in %.2f s", r->n_recorded, s->n_sizes,
-                 s->sizes[0], (double)(clock_now(clock) - began) / 1e9);
+                 s->sizes[0], seconds_since(clock, began));
 }
 
 int prepare_ranks(const struct prepare_setup *s, struct err *e)
@@ -187,6 +240,8 @@ int prepare_ranks(const struct prepare_setup *s, struct err *e)
     struct clock clock;
     clock_init_real(&clock);
     int rc = s->step_rows > 0 ? rehearse(&r, &clock, e) : 0;
+    if (!rc && s->step_rows > 0 && s->tuning)
+        rc = try_ways(&r, &clock, e);
     if (!rc && rank_has_graphs(s->ranks[0]) && s->n_sizes > 0)
         record_all(&r, &clock);
     if (r.ended)

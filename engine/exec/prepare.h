@@ -1,6 +1,7 @@
 /* What ranks do together before serving begins, in every rank set that may be a group and every layout it can run.
  * First a rehearsal: made-up steps, the largest first, so that working memory is taken and code is loaded now; if one
- * fails, the program does not start. Then graphs of decode steps, for every size asked for; they stay through all
+ * fails, the program does not start. Then, where a machine has several ways for a product, more of them, in which it
+ * tries each. Then graphs of decode steps, for every size asked for; they stay through all
  * switches of layout and partition. Where a graph cannot be recorded, a warning says so and its steps run op by op.
  * Engine thread, once. Invariant: all graphs are recorded before serving begins. Source: Shift Parallelism keeps the
  * graphs of both its layouts. */
@@ -12,6 +13,7 @@
 #include "engine/base/queue.h"
 #include "engine/exec/comm.h"
 #include "engine/world/partition.h"
+#include "kernels/tuning.h"
 
 struct rank;
 
@@ -46,6 +48,8 @@ struct prepare_setup {
     const int *sizes; /* [n_sizes] rows of graphs, descending */
     int n_sizes;
     bool threaded, quiet;
+    const struct tuning_ops *tuning_ops;
+    struct tuning *tuning; /* NULL: nothing is tried */
 };
 
 /* What the rehearsal says when it fails. */

@@ -2,6 +2,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/nccl.h"
+#include "kernels/cuda/trial.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -295,6 +296,7 @@ static void cuda_close(struct device *d)
     if (d->ended)
         cudaEventDestroy(d->ended);
     marks_close(d);
+    trials_close(d);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     mem_free(d->sampled);
@@ -330,6 +332,18 @@ static void open_library(struct device *d)
         gpu_lacks(d, "this cuBLASLt is older than 12.9: it multiplies fp8 weights with inputs in 16 bits");
 }
 
+/* What choices between products depend on: another machine's are of no use. */
+static void meet_tuning(struct device *d)
+{
+    char machine[192];
+    int driver = 0;
+    gpu_ok(d, cudaDriverGetVersion(&driver), "the driver's version");
+    const char *name = d->facts.name; /* "NAME (GPU 0, sm_90)" */
+    snprintf(machine, sizeof machine, "%.*s%s, driver for CUDA %d.%d, %s", (int)strcspn(name, "("), name, d->facts.isa,
+             driver / 1000, driver % 1000 / 10, d->lt ? d->facts.library : "no library");
+    tuning_meet(d->opts.tuning, machine);
+}
+
 static int cuda_open(struct device **out, const struct device_opts *o, struct err *e)
 {
     *out = NULL;
@@ -349,6 +363,8 @@ static int cuda_open(struct device **out, const struct device_opts *o, struct er
         bool ready = prepare_attention(d);
         if (ready && lt_multiplies_f8(d->lt))
             ready = gpu_ok(d, f8_prepare(), "preparing fp8");
+        if (ready && o->tuning)
+            meet_tuning(d);
         if (!ready)
             rc = err_set(e, d->error.code, "%s", d->error.text);
     }
@@ -433,6 +449,7 @@ const struct backend_ops *backend_cuda(void)
         .exchange = cuda_exchange,
         .reduce = cuda_reduce,
         .reduces_by_library = reduces_by_library,
+        .tuning = tuning_ops,
     };
     return &ops;
 }

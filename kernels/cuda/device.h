@@ -108,6 +108,7 @@ struct device {
     bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
     bool no_skinny, no_slim, no_graphs; /* came out wrong: check.c */
+    struct trials *trials;              /* NULL: no product was timed yet */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */

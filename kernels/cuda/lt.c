@@ -14,13 +14,14 @@ struct call {
     cublasLtMatrixLayout_t w, x, y;
 };
 
-/* The algorithm that the library proposed for a shape, with its description. Only the addresses of bias and scales are
+/* The algorithms that the library proposed for a shape, with its description. Only the addresses of bias and scales are
  * set anew for each product. */
 struct choice {
     struct lt_key key;
     enum { CHOICE_NONE, CHOICE_REFUSED, CHOICE_MADE } state;
     struct call call;
-    cublasLtMatmulAlgo_t algo;
+    cublasLtMatmulAlgo_t algos[LT_PROPOSALS];
+    int n_algos;
 };
 
 struct lt {
@@ -182,18 +183,19 @@ static bool set_alignments(const struct lt *l, cublasLtMatmulPreference_t to, co
 
 static bool ask(const struct lt *l, struct choice *c)
 {
-    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulHeuristicResult_t found[LT_PROPOSALS];
     cublasLtMatmulPreference_t how = NULL;
     int n = 0;
     bool good = ok(l->f.cublasLtMatmulPreferenceCreate(&how)) && set_alignments(l, how, &c->key) &&
                 ok(l->f.cublasLtMatmulAlgoGetHeuristic(l->handle, c->call.product, c->call.w, c->call.x, c->call.y,
-                                                       c->call.y, how, 1, &found, &n)) &&
-                n > 0 && ok(found.state);
-    if (good)
-        c->algo = found.algo;
+                                                       c->call.y, how, LT_PROPOSALS, found, &n));
+    c->n_algos = 0;
+    for (int i = 0; i < n && good; i++)
+        if (ok(found[i].state))
+            c->algos[c->n_algos++] = found[i].algo;
     if (how)
         l->f.cublasLtMatmulPreferenceDestroy(how);
-    return good;
+    return c->n_algos > 0;
 }
 
 /* The first is worth a line to whoever wonders about the speed; after it they are for who looks closely. */
@@ -236,8 +238,9 @@ bool lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p, void 
         return false;
     const struct choice *c = choose(l, p);
     float one = 1, beta = p->accumulate ? 1.0f : 0.0f;
+    int i = p->proposal < c->n_algos ? p->proposal : c->n_algos - 1;
     if (c->state != CHOICE_MADE || !set_pointers(l, p, &c->call))
         return false;
     return ok(l->f.cublasLtMatmul(l->handle, c->call.product, &one, p->w, c->call.w, p->x, c->call.x, &beta, p->y,
-                                  c->call.y, p->y, c->call.y, &c->algo, workspace, WORKSPACE, s));
+                                  c->call.y, p->y, c->call.y, &c->algos[i], workspace, WORKSPACE, s));
 }

@@ -28,7 +28,9 @@ struct lt_product {
     int ldw, ldx, ldy; /* elements from row to row */
     enum lt_factors factors;
     bool accumulate;
+    int proposal; /* of the library's, the best first; where it has fewer, its last */
 };
+enum { LT_PROPOSALS = 3 };
 
 /* What a choice depends on; no padding, compared as bytes. */
 struct lt_key {

@@ -8,10 +8,14 @@
  * - Many rows, fp8 weights: multiplied with fp8 inputs where the library can (product_f8.c).
  *
  * Without the library tiles do it all. F32 weights go through the invariant kernels, which are slow enough for a rare
- * case only. */
+ * case only.
+ *
+ * How many rows are few and many is a rule by estimate, which trials at start correct for each shape (tuning.c). What
+ * is rounded does not depend on it: fp8 inputs are for more than SLIM_ROWS, whatever is faster. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
+#include "kernels/cuda/trial.h"
 
 enum {
     SKINNY_SMALL =
@@ -39,16 +43,6 @@ static enum f8_scales way_of(const struct device *d, const struct linear_args *a
 
 /* ---- few rows */
 
-enum few_way { NOT_FEW, BY_SKINNY, BY_SLIM };
-
-static enum few_way few_way(const struct device *d, enum family f, int rows)
-{
-    bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, slim = !d->no_slim && rows <= SLIM_ROWS;
-    if (skinny && (!slim || rows <= SKINNY_SMALL || f <= FAM_BF16))
-        return BY_SKINNY;
-    return slim ? BY_SLIM : NOT_FEW;
-}
-
 /* silu(x) * x2 of the input, by itself. */
 static bool make_swiglu(struct device *d, const struct linear_args *a, struct act *x)
 {
@@ -67,12 +61,13 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
     return gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
 }
 
-static void multiply_slim(struct device *d, struct skinny_job *j)
+/* fills: how many parts there are for each place on the device. */
+static void multiply_slim(struct device *d, struct skinny_job *j, int fills)
 {
     struct slim_room r;
     size_t floats, counters;
-    slim_cut(j, d->n_sms, &r);
-    slim_needs(j, d->n_sms, &floats, &counters);
+    slim_cut(j, fills * d->n_sms, &r);
+    slim_needs(j, fills * d->n_sms, &floats, &counters);
     if (!gpu_grow(d, &d->work->partial, floats * sizeof(float)) || !gpu_counters(d, counters))
         return;
     r.partial = d->work->partial.data;
@@ -81,11 +76,8 @@ static void multiply_slim(struct device *d, struct skinny_job *j)
     gpu_launched(d, launch_slim(d->stream, j, &r), "linear");
 }
 
-static void multiply_few(struct device *d, const struct linear_args *a)
+static struct skinny_job few_job(const struct linear_args *a, struct act x)
 {
-    struct act x = a->x;
-    if (a->in == LINEAR_SWIGLU && !make_swiglu(d, a, &x))
-        return;
     struct skinny_job j = {.in = a->in == LINEAR_NORM ? SKINNY_NORM : SKINNY_PLAIN,
                            .x = x.data,
                            .ldx = x.ld,
@@ -99,8 +91,27 @@ static void multiply_few(struct device *d, const struct linear_args *a)
         const struct linear_out *o = &a->out[i];
         j.out[i] = (struct skinny_out){.w = cuda_window(&o->w), .bias = o->bias, .y = o->y.data, .ldy = o->y.ld};
     }
-    if (few_way(d, family_of(a, 0), a->rows) == BY_SLIM) {
-        multiply_slim(d, &j);
+    return j;
+}
+
+/* Does filling the device twice cut the columns into more parts? */
+static bool cuts_finer(const struct device *d, const struct linear_args *a)
+{
+    struct skinny_job j = few_job(a, a->x);
+    struct slim_room once, twice;
+    slim_cut(&j, d->n_sms, &once);
+    slim_cut(&j, 2 * d->n_sms, &twice);
+    return twice.n_parts > once.n_parts;
+}
+
+static void multiply_few(struct device *d, const struct linear_args *a, enum product_way way)
+{
+    struct act x = a->x;
+    if (a->in == LINEAR_SWIGLU && !make_swiglu(d, a, &x))
+        return;
+    struct skinny_job j = few_job(a, x);
+    if (way != WAY_SKINNY) {
+        multiply_slim(d, &j, way == WAY_SLIM_FINER ? 2 : 1);
         return;
     }
     j.pdl = gpu_begins_early(d);
@@ -141,23 +152,30 @@ static bool narrow(struct device *d, const struct linear_args *a, bool f16, stru
     return gpu_launched(d, launch_narrow(d->stream, &j), "narrow");
 }
 
-/* By the library, or by tiles when it is absent or refuses. w: the matrix in 16 bits, rows ldw apart; NULL: tiles. */
-static void multiply_wide(struct device *d, const struct fast_job *j, const uint16_t *w, int ldw)
+/* A matrix in 16 bits, for the library's proposal of that number. */
+struct wide {
+    const uint16_t *w; /* NULL: tiles */
+    int ld, proposal;
+};
+
+/* By the library, or by tiles when it is absent or refuses. */
+static void multiply_wide(struct device *d, const struct fast_job *j, const struct wide *by)
 {
-    struct lt_product p = {.w = w,
+    struct lt_product p = {.w = by->w,
                            .x = j->x,
                            .bias = j->bias,
                            .y = j->y,
                            .outs = j->w.rows,
                            .cols = j->w.cols,
                            .rows = j->rows,
-                           .ldw = ldw,
+                           .ldw = by->ld,
                            .ldx = j->ldx,
                            .ldy = j->ldy,
                            .factors = j->w.p.family == FAM_F16 ? LT_F16 : LT_BF16,
-                           .accumulate = j->accumulate};
+                           .accumulate = j->accumulate,
+                           .proposal = by->proposal};
     d->after_kernel = false; /* the library may do more than launch kernels */
-    if (w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) &&
+    if (by->w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) &&
         lt_multiply(d->lt, d->stream, &p, d->work->workspace.data))
         return;
     if (!gpu_failed(d))
@@ -177,32 +195,38 @@ static void multiply_widened(struct device *d, const struct fast_job *all)
         j.bias = all->bias ? all->bias + first : NULL;
         struct widen_job wide = {.w = j.w, .to = d->work->wide.data};
         if (gpu_launched(d, launch_widen(d->stream, &wide), "widening weights"))
-            multiply_wide(d, &j, d->work->wide.data, j.w.cols);
+            multiply_wide(d, &j, &(struct wide){d->work->wide.data, j.w.cols, 0});
     }
 }
 
-static void multiply_many(struct device *d, const struct linear_args *a)
+static struct fast_job wide_job(const struct linear_args *a, int i, const struct fast_job *in)
+{
+    const struct linear_out *o = &a->out[i];
+    return (struct fast_job){.w = cuda_window(&o->w),
+                             .x = in->x,
+                             .ldx = in->ldx,
+                             .bias = o->bias,
+                             .y = o->y.data,
+                             .ldy = o->y.ld,
+                             .rows = a->rows,
+                             .accumulate = a->accumulate};
+}
+
+static void multiply_many(struct device *d, const struct linear_args *a, int way)
 {
     struct fast_job in = {0};
     enum family f = family_of(a, 0);
     if (!narrow(d, a, f == FAM_F16, &in))
         return;
     for (int i = 0; i < a->n_out && !gpu_failed(d); i++) {
-        const struct linear_out *o = &a->out[i];
-        struct fast_job j = {.w = cuda_window(&o->w),
-                             .x = in.x,
-                             .ldx = in.ldx,
-                             .bias = o->bias,
-                             .y = o->y.data,
-                             .ldy = o->y.ld,
-                             .rows = a->rows,
-                             .accumulate = a->accumulate};
-        bool plain = f <= FAM_BF16;
-        if (!plain && d->lt && a->rows >= WIDEN_ROWS)
+        struct fast_job j = wide_job(a, i, &in);
+        struct wide by = {.ld = j.w.p.stride, .proposal = way / WAY_KINDS};
+        if (f <= FAM_BF16)
+            by.w = (const uint16_t *)j.w.p.q + (int64_t)j.w.row0 * j.w.p.stride + j.w.col0;
+        if (way == WAY_WIDENED)
             multiply_widened(d, &j);
         else
-            multiply_wide(d, &j, plain ? (const uint16_t *)j.w.p.q + (int64_t)j.w.row0 * j.w.p.stride + j.w.col0 : NULL,
-                          j.w.p.stride);
+            multiply_wide(d, &j, &by);
     }
 }
 
@@ -220,7 +244,74 @@ static void multiply_f8(struct device *d, const struct linear_args *a)
         if (!done[i])
             rest.out[rest.n_out++] = a->out[i];
     if (rest.n_out && !gpu_failed(d))
-        multiply_many(d, &rest);
+        multiply_many(d, &rest, d->lt && a->rows >= WIDEN_ROWS ? WAY_WIDENED : WAY_WIDE);
+}
+
+/* ---- the way */
+
+/* All that this device has for such a product, the rule's first. */
+static int list_ways(const struct device *d, const struct linear_args *a, int ways[TUNING_WAYS])
+{
+    enum family f = family_of(a, 0);
+    int n = 0, rows = a->rows;
+    bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, slim = !d->no_slim && rows <= SLIM_ROWS, plain = f <= FAM_BF16,
+         widens = !plain && d->lt && rows > SLIM_ROWS;
+    if (skinny && (!slim || rows <= SKINNY_SMALL || plain))
+        ways[n++] = WAY_SKINNY;
+    if (slim)
+        ways[n++] = WAY_SLIM;
+    if (slim && d->opts.tuning && cuts_finer(d, a))
+        ways[n++] = WAY_SLIM_FINER;
+    if (skinny && ways[0] != WAY_SKINNY)
+        ways[n++] = WAY_SKINNY;
+    if (widens && rows >= WIDEN_ROWS)
+        ways[n++] = WAY_WIDENED;
+    if (rows > SKINNY_ROWS || !n)
+        ways[n++] = WAY_WIDE;
+    if (widens && rows < WIDEN_ROWS)
+        ways[n++] = WAY_WIDENED;
+    for (int i = 1; plain && d->lt && rows > SLIM_ROWS && i < LT_PROPOSALS; i++)
+        ways[n++] = WAY_WIDE + WAY_KINDS * i;
+    return n;
+}
+
+/* What the library proposes is for this number of rows alone. */
+static struct tuning_key key_of(const struct linear_args *a)
+{
+    bool exact = family_of(a, 0) <= FAM_BF16 && a->rows > SLIM_ROWS;
+    struct tuning_key k = {.family = (int32_t)family_of(a, 0),
+                           .rows = exact ? a->rows : tuning_round(a->rows),
+                           .cols = a->x.cols,
+                           .n_out = a->n_out,
+                           .flags = (a->gated ? TUNING_GATED : 0) | (a->accumulate ? TUNING_ADDED : 0)};
+    for (int i = 0; i < a->n_out; i++)
+        k.outs += a->out[i].w.rows;
+    return k;
+}
+
+static void multiply_by(struct device *d, const struct linear_args *a, int way)
+{
+    if (way == WAY_SKINNY || way == WAY_SLIM || way == WAY_SLIM_FINER) {
+        multiply_few(d, a, (enum product_way)way);
+        return;
+    }
+    multiply_many(d, a, way);
+    if (a->gated && !gpu_failed(d))
+        cuda_gate(d, a);
+}
+
+/* By the way that was chosen, or in a step that tries them by the next one. */
+static void multiply_best(struct device *d, const struct linear_args *a)
+{
+    int ways[TUNING_WAYS], n = list_ways(d, a, ways), way = ways[0];
+    struct tuning *t = n > 1 ? d->opts.tuning : NULL;
+    struct tuning_key k = key_of(a);
+    if (t && !d->graph && tuning_next(t, &k, ways, n, &way) && trial_begin(d, &k, way)) {
+        multiply_by(d, a, way);
+        trial_end(d);
+    } else {
+        multiply_by(d, a, t ? tuning_choice(t, &k, ways, n) : way);
+    }
 }
 
 /* ---- the op */
@@ -230,12 +321,10 @@ static void multiply(struct device *d, const struct linear_args *a)
 {
     if (family_of(a, 0) == FAM_F32)
         cuda_exact_linear(d, a);
-    else if (few_way(d, family_of(a, 0), a->rows))
-        multiply_few(d, a);
     else if (way_of(d, a, 0) != F8_BY_64)
         multiply_f8(d, a);
     else
-        multiply_many(d, a);
+        multiply_best(d, a);
 }
 
 int cuda_gates(const struct device *d)
@@ -248,7 +337,7 @@ void cuda_product(struct device *d, const struct linear_args *a)
 {
     struct linear_args part = *a;
     if (a->gated && a->rows <= cuda_gates(d) && family_of(a, 0) == family_of(a, 1) && family_of(a, 0) != FAM_F32) {
-        multiply_few(d, a);
+        multiply_best(d, a);
         return;
     }
     part.gated = false;

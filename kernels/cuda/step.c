@@ -5,6 +5,7 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/trial.h"
 
 /* Appends n words. */
 static const int32_t *put_words(struct mirror *m, const int32_t *words, int n)
@@ -182,6 +183,7 @@ int cuda_finish(struct device *d, struct step_time *t, struct err *e)
     gpu_ok(d, cudaStreamSynchronize(d->stream),
            "a step"); /* also after an error: what is on its way is read from memory that the next step writes */
     d->batch = NULL;
+    trials_collect(d, gpu_failed(d));
     return step_end(d, (const cudaEvent_t[2]){d->begun, d->ended}, &r, t, e);
 }
 

@@ -45,6 +45,7 @@ cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
 const char *cudaGetErrorString(cudaError_t rc);
 cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaSetDevice(int i);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int i);
 cudaError_t cudaDeviceCanAccessPeer(int *can, int i, int peer);

@@ -33,11 +33,11 @@ struct lt_twin_preference {
     uint64_t workspace;
 };
 
-enum { CHOSEN = 4711, REFUSED_ROWS = 82, MOST_TYPES = 32 };
+enum { CHOSEN = 4711, PROPOSALS = 3, REFUSED_ROWS = 82, MOST_TYPES = 32 };
 /* Scales by rows: an H100 was seen to refuse 9216 columns of up to 256 rows, and to take 3072. */
 enum { FEW_ROWS = 256, MOST_COLS_OF_FEW_ROWS = 3072 };
 
-static atomic_int version = LT_TWIN_VERSION, products[MOST_TYPES];
+static atomic_int version = LT_TWIN_VERSION, products[MOST_TYPES], latest;
 
 void lt_twin_be(int v)
 {
@@ -47,6 +47,11 @@ void lt_twin_be(int v)
 int lt_twin_products(cudaDataType_t type)
 {
     return atomic_load(&products[type]);
+}
+
+int lt_twin_proposal(void)
+{
+    return atomic_load(&latest);
 }
 
 size_t cublasLtGetVersion(void)
@@ -183,9 +188,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
                                               cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int most,
                                               cublasLtMatmulHeuristicResult_t *found, int *n)
 {
-    memset(found, 0, sizeof *found);
-    found->algo.data[0] = CHOSEN;
-    *n = h && c == y && most > 0 && p->workspace > 0 && b->cols != REFUSED_ROWS && fits(d, a, b, y);
+    bool good = h && c == y && most > 0 && p->workspace > 0 && b->cols != REFUSED_ROWS && fits(d, a, b, y);
+    *n = !good ? 0 : most < PROPOSALS ? most : PROPOSALS;
+    memset(found, 0, (size_t)most * sizeof *found);
+    for (int i = 0; i < *n; i++)
+        found[i].algo.data[0] = (uint64_t)(CHOSEN + i);
     return *n ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -252,10 +259,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
         return CUBLAS_STATUS_INVALID_VALUE;
     if (emulator_last_error()) /* it looks at what its own launches left there */
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!h || !s || !workspace || !bytes || algo->data[0] != CHOSEN || C != D || c != y || !fits(d, a, b, y))
+    if (!h || !s || !workspace || !bytes || algo->data[0] < CHOSEN || algo->data[0] >= CHOSEN + PROPOSALS || C != D ||
+        c != y || !fits(d, a, b, y))
         return CUBLAS_STATUS_INVALID_VALUE;
     struct product p = {*a, *b, *y, *d, A, B, D, *(const float *)alpha, *(const float *)beta};
     atomic_fetch_add(&products[a->type], 1);
+    atomic_store(&latest, (int)(algo->data[0] - CHOSEN));
     return emulator_submit_plain(s, multiply, &p, sizeof p) ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 

@@ -10,5 +10,7 @@ void lt_twin_be(int version);
 enum { LT_TWIN_VERSION = 130100 };
 /* Products of such factors that were enqueued so far. */
 int lt_twin_products(cudaDataType_t type);
+/* Which of the proposals the latest product was done by. */
+int lt_twin_proposal(void);
 
 #endif

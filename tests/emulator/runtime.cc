@@ -156,6 +156,11 @@ void emulator_machine(const struct emulated_machine *m)
     machine = m ? *m : emulated_machine();
 }
 
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    return *version = 13000, cudaSuccess;
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
     return *n = machine.n_devices ? machine.n_devices : (int)DEVICES, cudaSuccess;

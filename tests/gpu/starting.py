@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """How the program starts: seconds until its server is ready and until the first token of its first request, what
-loading and the recording of graphs took of that. Prints the goals G11 (graphs) and G11c (the first token).
+loading and the recording of graphs took of that. Prints the goals G11 (graphs) and G11c (the first token). A start
+before that tries the ways of products, whose choices are printed, too.
 usage: starting.py --binary build/moonshift -- SERVE_ARGUMENTS"""
 
 import argparse
 import asyncio
+import glob
 import re
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, "tests/oracle")
@@ -32,13 +35,22 @@ def found(lines, pattern):
     return None
 
 
-def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--binary", required=True)
-    p.add_argument("serve", nargs="+")
-    args = p.parse_args()
+def tune(args, folder):
+    """The first start on a machine: what is tried, and what was chosen."""
     began = time.time()
-    site = Site(args.binary, args.serve)
+    site = Site(args.binary, [*args.serve, "--gpu-tuning", folder])
+    ready = time.time() - began
+    site.kill()
+    print("\n".join(line.strip() for line in site.lines if "Products:" in line))
+    for path in glob.glob(folder + "/*"):
+        with open(path) as f:
+            print("".join(line for line in f if "rule" not in line).strip())
+    print(f"the first start was ready after {ready:.2f} s")
+
+
+def measure(args, folder):
+    began = time.time()
+    site = Site(args.binary, [*args.serve, "--gpu-tuning", folder])
     try:
         ready = time.time() - began
         asyncio.run(first_token(site))
@@ -59,6 +71,16 @@ def main():
         f"ready after {ready:.2f} s, first token after {first:.2f} s"
     )
     return 0
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--binary", required=True)
+    p.add_argument("serve", nargs="+")
+    args = p.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        tune(args, folder)
+        measure(args, folder)
 
 
 if __name__ == "__main__":
