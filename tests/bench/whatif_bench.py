@@ -1,15 +1,15 @@
 """python3 tests/bench/whatif_bench.py [FILE.gguf | --sim] [--ranks 2] [--rounds 6] [--requests 30] [--rate 0.6]
-[--before OTHER_MOONSHIFT] [--keep FOLDER]: how well a recording under one policy predicts another one. In each round a
-server records under the first policy once and under the second twice, with the same arrivals; the first one's life
-comes first in odd rounds and between the other two in even ones, as lives differ by where they come. Printed: by how
-much the recording's own replay with modelled step times is off ("own"); by how much the prediction of the second policy is
-off from the mean of its two lives ("other"); and how far these two lives are apart (the noise floor). Medians of the
-rounds with the least and the most. A prediction is as good as can be told when its median is within the floor's.
-Latencies are those of the engine, from arrival on. --before: another build reads the same recordings, for comparison.
---sim: the simulated device, 20 ms a step and 0.2 ms a row, in real time. --ranks 2: two ranks that share the server's
-cores, a group of each (`static:dp=2`), else one rank (`fcfs`); the second policy is the first with a budget of 24
-tokens a step. The server runs on the first half of the cores (--all-cores: on all). --keep: recordings that are in that
-folder are read again, not made again."""
+[--before OTHER_MOONSHIFT] [--keep FOLDER]: how well a recording under one policy predicts another one. In each
+round a server records under the first policy once and under the second twice, with the same arrivals; the first
+one's life comes first in odd rounds and between the other two in even ones, as lives differ by where they come.
+Printed: by how much the recording's own replay with modelled step times is off ("own"); by how much the prediction
+of the second policy is off from the mean of its two lives ("other"); and how far these two lives are apart (the
+noise floor). Medians of the rounds with the least and the most. A prediction is as good as can be told when its
+median is within the floor's. Latencies are those of the engine, from arrival on. --before: another build reads the
+same recordings, for comparison. --sim: the simulated device, 20 ms a step and 0.2 ms a row, in real time. --ranks
+2: two ranks that share the server's cores, a group of each (`static:dp=2`), else one rank (`fcfs`); the second
+policy is the first with a budget of 24 tokens a step. The server runs on the first half of the cores (--all-cores:
+on all). --keep: recordings that are in that folder are read again, not made again."""
 
 import argparse
 import os
