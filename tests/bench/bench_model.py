@@ -33,7 +33,7 @@ CASES = {  # name: (command, tokens)
     "decode, 16 sequences": ("decode 16 0 32", 16 * 32),
     "decode at depth 1024": ("decode 1 1024 64", 64),
 }
-PEERS = {"llama.cpp": "llama_side.py", "ik": "ik_side.py"}
+PEERS = {"llama.cpp": "llama_side.py", "ik": "ik_side.py", "openvino": "openvino_side.py"}
 IDS, REFERENCE = "tests/data/nll_tokens.json", "tests/data/nll_reference.bin"
 
 
