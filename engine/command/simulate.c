@@ -1,5 +1,6 @@
 /* `moonshift simulate`: which machine, which traffic, which policies. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include "engine/lab/recording/recording.h"
 #include "engine/lab/search/sample.h"
 #include "engine/lab/simulate.h"
+#include "engine/serve/whatif/child.h"
 
 static int simulated_policy(void *ctx, const char *asked, const struct strings *params, bool again, struct policy *out,
                             struct err *e)
@@ -240,6 +242,7 @@ int command_simulate(struct app *a, struct err *e)
     struct engine_setup s;
     char machine[160];
     struct buf words = {0};
+    TRY(child_tie(getenv(CHILD_PARENT), e));
     if (a->opts.sample)
         a->opts.seed = rng_at(a->opts.seed, (uint64_t)a->opts.sample) >> 11; /* a whole number in any JSON */
     bool as_recorded = !a->opts.hardware && !a->opts.hf_config && recording_is_file(a->opts.trace);

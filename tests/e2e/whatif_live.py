@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -79,8 +80,15 @@ def children(pid):
     return out
 
 
-def until(true, what):
-    end = time.monotonic() + WAIT_S
+def has_ended(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def until(true, what, within=WAIT_S):
+    end = time.monotonic() + within
     while True:
         found = true()
         if found:
@@ -252,6 +260,18 @@ def it_goes_with_the_server():
         assert not os.path.exists(f"/proc/{pid}") and not os.path.exists(folder_of(words))
 
 
+def it_goes_with_a_server_that_is_killed():
+    with Server(*FLAGS, policy="static:dp=2") as s:
+        traffic(s)
+        c = post(s, ENDLESS)
+        pid, words = until(lambda: next(iter(children(s.p.pid)), None), "a child")
+        s.p.kill()
+        s.p.wait(WAIT_S)
+        c.close()
+        until(lambda: has_ended(pid), "the end of the child", within=5)  # of itself after more than ten
+        shutil.rmtree(folder_of(words))
+
+
 cases.run(
     [
         it_predicts_itself,
@@ -260,5 +280,6 @@ cases.run(
         what_cannot_be_is_refused,
         one_at_a_time_and_it_goes_with_who_asked,
         it_goes_with_the_server,
+        it_goes_with_a_server_that_is_killed,
     ]
 )

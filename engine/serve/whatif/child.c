@@ -4,9 +4,13 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 
@@ -19,16 +23,17 @@ enum { CAN_BOUND_MEMORY = true };
 #endif
 
 /* Settings of the server are none of the child's, and its keys least of all. The array alone is the caller's. */
-static char **environment(void)
+static char **environment(char *parent)
 {
     extern char **environ;
     size_t n = 0, kept = 0;
     while (environ[n])
         n++;
-    char **out = mem_new_array(n + 1, sizeof *out);
+    char **out = mem_new_array(n + 2, sizeof *out);
     for (size_t i = 0; i < n; i++)
         if (strncmp(environ[i], "MOONSHIFT_", 10) != 0 && strncmp(environ[i], "VLLM_", 5) != 0)
             out[kept++] = environ[i];
+    out[kept] = parent;
     return out;
 }
 
@@ -37,7 +42,9 @@ static int spawn(pid_t *pid, const struct child_setup *s)
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attr;
     sigset_t none, usual;
-    char **env = environment();
+    char parent[64];
+    snprintf(parent, sizeof parent, CHILD_PARENT "=%d", (int)getpid());
+    char **env = environment(parent);
     sigemptyset(&none);
     sigemptyset(&usual);
     sigaddset(&usual, SIGPIPE);
@@ -67,6 +74,15 @@ static bool bound(pid_t pid, const struct child_setup *s)
     return setpriority(PRIO_PROCESS, (id_t)pid, LOWEST_PRIORITY) == 0 && prlimit(pid, RLIMIT_CPU, &cpu, NULL) == 0 &&
            prlimit(pid, RLIMIT_CORE, &core, NULL) == 0 &&
            (!CAN_BOUND_MEMORY || prlimit(pid, RLIMIT_AS, &memory, NULL) == 0);
+}
+
+int child_tie(const char *parent, struct err *e)
+{
+    if (!parent)
+        return 0;
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return err_set(e, E_SYS, "prctl: %s", strerror(errno));
+    return getppid() == strtol(parent, NULL, 10) ? 0 : err_set(e, E_GONE, "who started it has ended");
 }
 
 int child_start(struct child *c, const struct child_setup *s, struct err *e)
