@@ -130,7 +130,7 @@ static int cuda_download(struct device *d, void *dst, const void *src, size_t by
     return copy(d, dst, src, bytes);
 }
 
-bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
+bool gpu_try_grow(struct device *d, struct scratch *s, size_t bytes)
 {
     if (s->bytes >= bytes)
         return true;
@@ -139,16 +139,18 @@ bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
             return false;
         heap_give(&d->heap, s->data);
     }
-    s->bytes = 0;
     s->data = heap_take(&d->heap, bytes);
-    if (!s->data) {
-        gpu_fail(
-            d, E_FULL,
-            "no GPU memory for a step's working space: lower --gpu-memory-utilization or --max-num-batched-tokens");
-        return false;
-    }
-    s->bytes = bytes;
-    return true;
+    s->bytes = s->data ? bytes : 0;
+    return s->data != NULL;
+}
+
+bool gpu_grow(struct device *d, struct scratch *s, size_t bytes)
+{
+    if (gpu_try_grow(d, s, bytes))
+        return true;
+    gpu_fail(d, E_FULL,
+             "no GPU memory for a step's working space: lower --gpu-memory-utilization or --max-num-batched-tokens");
+    return false;
 }
 
 /* New ones must be zero, and every launch leaves them so. A graph clears them each time it runs, to be sure. */

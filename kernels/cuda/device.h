@@ -148,6 +148,7 @@ static inline bool gpu_failed(const struct device *d)
 /* False, with an error, when there is not so much memory. Growing waits for the stream; into a graph nothing is waited
  * for, and what was there stays for its earlier ops. */
 bool gpu_grow(struct device *d, struct scratch *s, size_t bytes);
+bool gpu_try_grow(struct device *d, struct scratch *s, size_t bytes); /* the same; too little memory is no error */
 /* work->arrived has so many counters, all zero when the next kernel begins, if every one so far has left them so. */
 bool gpu_counters(struct device *d, size_t n);
 /* Room for `bytes` more; false without memory. Growing waits for the stream and begins anew at the mirror's start: what

@@ -300,18 +300,31 @@ static void multiply_by(struct device *d, const struct linear_args *a, int way)
         cuda_gate(d, a);
 }
 
+/* What a way needs that the rule's may not: memory that is not there is no error then. */
+static bool has_room(struct device *d, int way)
+{
+    bool wide = way % WAY_KINDS == WAY_WIDE || way == WAY_WIDENED;
+    return (!wide || !d->lt || gpu_try_grow(d, &d->work->workspace, lt_workspace())) &&
+           (way != WAY_WIDENED || gpu_try_grow(d, &d->work->wide, WIDEN_BYTES));
+}
+
 /* By the way that was chosen, or in a step that tries them by the next one. */
 static void multiply_best(struct device *d, const struct linear_args *a)
 {
     int ways[TUNING_WAYS], n = list_ways(d, a, ways), way = ways[0];
     struct tuning *t = n > 1 ? d->opts.tuning : NULL;
     struct tuning_key k = key_of(a);
-    if (t && !d->graph && tuning_next(t, &k, ways, n, &way) && trial_begin(d, &k, way)) {
-        multiply_by(d, a, way);
-        trial_end(d);
-    } else {
-        multiply_by(d, a, t ? tuning_choice(t, &k, ways, n) : way);
+    bool tries = t && !d->graph && tuning_next(t, &k, ways, n, &way);
+    if (t && !tries)
+        way = tuning_choice(t, &k, ways, n);
+    if (way != ways[0] && !has_room(d, way)) {
+        tries = false;
+        way = ways[0];
     }
+    tries = tries && trial_begin(d, &k, way);
+    multiply_by(d, a, way);
+    if (tries)
+        trial_end(d);
 }
 
 /* ---- the op */

@@ -106,6 +106,15 @@ cudaError_t __wrap_launch_widen(cudaStream_t s, const struct widen_job *j)
     return __real_launch_widen(s, j);
 }
 
+static bool is_full; /* no memory for anything large */
+
+void *__real_heap_take(struct heap *h, size_t bytes);
+void *__wrap_heap_take(struct heap *h, size_t bytes);
+void *__wrap_heap_take(struct heap *h, size_t bytes)
+{
+    return is_full && bytes >= 16 << 20 ? NULL : __real_heap_take(h, bytes);
+}
+
 /* ---- a device with a matrix */
 
 struct bench {
@@ -358,6 +367,32 @@ static void a_server_times_nothing(void **state)
     tuning_ops()->close(t);
 }
 
+/* A way whose memory is not there is not tried, nor taken when a file says so, and that is no error. */
+static void a_way_without_memory_is_left(void **state)
+{
+    struct tuning *t = tuning_ops()->open(NULL, "here");
+    struct tuning_report r;
+    struct bench b;
+    (void)state;
+    ways_take(0, 10, 11, 5, 0);
+    is_full = true;
+    open_device(&b, t, DT_BF16);
+    tuning_ops()->begin(t);
+    multiply(&b, 16, 9);
+    assert_int_equal(taken[WAY_WIDE], 0);
+    tuning_ops()->settle(t, &r);
+    assert_int_equal(r.n_products, 0);
+    is_full = false;
+    try_all(&b, 16);
+    assert_int_equal(way_at(&b, 16), WAY_WIDE);
+    is_full = true;
+    b.d->work->workspace = (struct scratch){0};
+    assert_int_equal(way_at(&b, 16), WAY_SLIM);
+    is_full = false;
+    close_device(&b);
+    tuning_ops()->close(t);
+}
+
 /* ---- the file */
 
 static char *kept_file(void)
@@ -505,6 +540,7 @@ int main(void)
         cmocka_unit_test(rows_between_go_by_the_next_size),
         cmocka_unit_test(devices_choose_alike),
         cmocka_unit_test(a_server_times_nothing),
+        cmocka_unit_test(a_way_without_memory_is_left),
         cmocka_unit_test(the_next_start_takes_what_was_kept),
         cmocka_unit_test(a_spoilt_file_is_ignored),
         cmocka_unit_test(a_way_that_does_not_fit_is_not_taken),
