@@ -373,6 +373,9 @@ static void tuning_settle(struct tuning *t, struct tuning_report *out)
         out->n_products += x->settled;
         out->n_other += x->settled && x->way >= 0;
     }
+    if (t->n == TUNING_MOST && t->file[0])
+        log_warn("cuda", "%s has %d products and room for no more: delete it, and those of today are tried anew",
+                 t->file, t->n);
     if (t->file[0])
         snprintf(out->file, sizeof out->file, "%s", t->file);
     out->written = new && t->file[0] && write_file(t);

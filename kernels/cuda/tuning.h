@@ -15,7 +15,7 @@
 /* Two of SLIM: its columns cut into as many parts as fill the device once, or twice. */
 enum product_way { WAY_SKINNY, WAY_SLIM, WAY_SLIM_FINER, WAY_WIDE, WAY_WIDENED, WAY_KINDS };
 /* Of WAY_WIDE several: by the library's first proposal, its second, and so on. A way is kind + WAY_KINDS * proposal. */
-enum { WAY_PROPOSALS = 3, TUNING_WAYS = 8, TUNING_MOST = 1024 };
+enum { WAY_PROPOSALS = 3, TUNING_WAYS = 8, TUNING_MOST = 4096 };
 
 /* A product; no padding, compared as bytes. */
 struct tuning_key {

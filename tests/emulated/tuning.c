@@ -499,6 +499,40 @@ static void a_spoilt_file_is_ignored(void **state)
     buf_free(&whole);
 }
 
+/* What is known goes on, what is new goes by the rule. */
+static void a_full_file_is_no_error(void **state)
+{
+    char *path = strdup(kept_file());
+    struct buf text = {0};
+    struct err e;
+    int known;
+    (void)state;
+    assert_int_equal(file_read(&text, path, 1 << 20, &e), 0);
+    for (int i = 1; i < TUNING_MOST; i++)
+        buf_printf(&text, "bf16 %d 64 2048 1 - rule\n", 100 + i);
+    assert_int_equal(file_replace(path, text.data, text.len, &e), 0);
+    assert_int_equal(start("here", &known), WAY_WIDE);
+    assert_int_equal(known, TUNING_MOST);
+    struct tuning *t = tuning_ops()->open(folder, "here");
+    struct tuning_report r;
+    struct bench b;
+    open_device(&b, t, DT_BF16);
+    tuning_ops()->begin(t);
+    multiply(&b, 48, 9);
+    assert_int_equal(taken[WAY_SLIM], 9);
+    assert_false(tuning_ops()->wants(t));
+    tuning_ops()->settle(t, &r);
+    assert_false(r.written);
+    close_device(&b);
+    tuning_ops()->close(t);
+    buf_puts(&text, "bf16 99 64 2048 1 - rule\n"); /* one more than there is room for: not ours */
+    assert_int_equal(file_replace(path, text.data, text.len, &e), 0);
+    assert_int_equal(start("here", &known), WAY_SLIM);
+    unlink(path);
+    free(path);
+    buf_free(&text);
+}
+
 /* One that was made for more ways than there are now, or by hand. */
 static void a_way_that_does_not_fit_is_not_taken(void **state)
 {
@@ -543,6 +577,7 @@ int main(void)
         cmocka_unit_test(a_way_without_memory_is_left),
         cmocka_unit_test(the_next_start_takes_what_was_kept),
         cmocka_unit_test(a_spoilt_file_is_ignored),
+        cmocka_unit_test(a_full_file_is_no_error),
         cmocka_unit_test(a_way_that_does_not_fit_is_not_taken),
         cmocka_unit_test(a_folder_that_cannot_be_written_is_no_error),
     };
