@@ -16,7 +16,7 @@
 #include "kernels/cuda/tuning.h"
 #include "tests/emulator/lt_twin.h"
 
-enum { SIDE = 64, COLS = 2048, MOST_ROWS = 512, EVENTS = 1 << 14 };
+enum { SIDE = 16, COLS = 1536, MOST_ROWS = 512, EVENTS = 1 << 14 };
 
 /* What each way takes in microseconds, and how often it was taken. */
 static double takes[TUNING_WAYS * WAY_KINDS], now_us;
@@ -461,17 +461,17 @@ static void a_spoilt_file_is_ignored(void **state)
 {
     static const char *const lines[] = {"",
                                         "bf16",
-                                        "bf16 16 64 2048 1 - sideways",
-                                        "bf16 16 64 2048 1 - wide:9",
-                                        "bf16 16 64 2048 1 - wide:",
-                                        "bf16 0 64 2048 1 - wide",
-                                        "bf16 16 -64 2048 1 - wide",
-                                        "q9 16 64 2048 1 - wide",
-                                        "bf16 16 64 2048 1 - wide\nbf16 16 64 2048 1 - slim",
-                                        "bf16 99999999999999999999 64 2048 1 - wide",
-                                        "bf16 16 64 2048 1 - wide twice",
-                                        "bf16 16 64 2048 1 x wide",
-                                        "bf16 16 64 20a48 1 - wide",
+                                        "bf16 16 16 1536 1 - sideways",
+                                        "bf16 16 16 1536 1 - wide:9",
+                                        "bf16 16 16 1536 1 - wide:",
+                                        "bf16 0 16 1536 1 - wide",
+                                        "bf16 16 -16 1536 1 - wide",
+                                        "q9 16 16 1536 1 - wide",
+                                        "bf16 16 16 1536 1 - wide\nbf16 16 16 1536 1 - slim",
+                                        "bf16 99999999999999999999 16 1536 1 - wide",
+                                        "bf16 16 16 1536 1 - wide twice",
+                                        "bf16 16 16 1536 1 x wide",
+                                        "bf16 16 16 15a36 1 - wide",
                                         "\xff\xfe garbage"};
     char *path = strdup(kept_file());
     struct buf whole = {0};
@@ -490,7 +490,7 @@ static void a_spoilt_file_is_ignored(void **state)
             fail_msg("line %zu: %d products are known by it", i, known);
         buf_free(&text);
     }
-    static const char other[] = "another machine\nbf16 16 64 2048 1 - wide\n";
+    static const char other[] = "another machine\nbf16 16 16 1536 1 - wide\n";
     int known;
     assert_int_equal(file_replace(path, other, strlen(other), &e), 0);
     assert_int_equal(start("here", &known), WAY_SLIM);
@@ -509,7 +509,7 @@ static void a_full_file_is_no_error(void **state)
     (void)state;
     assert_int_equal(file_read(&text, path, 1 << 20, &e), 0);
     for (int i = 1; i < TUNING_MOST; i++)
-        buf_printf(&text, "bf16 %d 64 2048 1 - rule\n", 100 + i);
+        buf_printf(&text, "bf16 %d 16 1536 1 - rule\n", 100 + i);
     assert_int_equal(file_replace(path, text.data, text.len, &e), 0);
     assert_int_equal(start("here", &known), WAY_WIDE);
     assert_int_equal(known, TUNING_MOST);
@@ -525,7 +525,7 @@ static void a_full_file_is_no_error(void **state)
     assert_false(r.written);
     close_device(&b);
     tuning_ops()->close(t);
-    buf_puts(&text, "bf16 99 64 2048 1 - rule\n"); /* one more than there is room for: not ours */
+    buf_puts(&text, "bf16 99 16 1536 1 - rule\n"); /* one more than there is room for: not ours */
     assert_int_equal(file_replace(path, text.data, text.len, &e), 0);
     assert_int_equal(start("here", &known), WAY_SLIM);
     unlink(path);
