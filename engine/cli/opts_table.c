@@ -172,9 +172,8 @@ static const struct opt_row rows[] = {
     {"self-check", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(self_check), NULL, "true", 0, 0, NULL,
      "GPUs: try the kernels at start, and leave out what comes out wrong"},
     {"gpu-tuning", NULL, 0, OPT_TEXT, GROUP_MACHINE, BOTH, AT(gpu_tuning), "FOLDER", NULL, 0, 0, NULL,
-     "GPUs: with warmup, each shape of product is tried in the ways that there are for it, and what was fastest is "
-     "kept "
-     "there for the next start; off: products go by a rule (default: moonshift in $XDG_CACHE_HOME or ~/.cache)"},
+     "GPUs: with --warmup each shape of product is tried in its ways, and what was fastest is kept there for the next "
+     "start; off: products go by a rule (default: moonshift in $XDG_CACHE_HOME or ~/.cache)"},
     {"warmup", NULL, 0, OPT_SWITCH, GROUP_MACHINE, BOTH, AT(warmup), NULL, "true", 0, 0, NULL,
      "GPUs: try the largest step of every layout before serving (without it the server starts sooner, but the first "
      "requests take longer, and memory may run out while serving)"},

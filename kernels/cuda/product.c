@@ -301,9 +301,15 @@ static void multiply_by(struct device *d, const struct linear_args *a, int way)
 }
 
 /* What a way needs that the rule's may not: memory that is not there is no error then. */
-static bool has_room(struct device *d, int way)
+static bool has_room(struct device *d, const struct linear_args *a, int way)
 {
     bool wide = way % WAY_KINDS == WAY_WIDE || way == WAY_WIDENED;
+    if (way == WAY_SLIM_FINER) {
+        struct skinny_job j = few_job(a, a->x);
+        size_t floats, counters;
+        slim_needs(&j, 2 * d->n_sms, &floats, &counters);
+        return gpu_try_grow(d, &d->work->partial, floats * sizeof(float));
+    }
     return (!wide || !d->lt || gpu_try_grow(d, &d->work->workspace, lt_workspace())) &&
            (way != WAY_WIDENED || gpu_try_grow(d, &d->work->wide, WIDEN_BYTES));
 }
@@ -317,7 +323,7 @@ static void multiply_best(struct device *d, const struct linear_args *a)
     bool tries = t && !d->graph && tuning_next(t, &k, ways, n, &way);
     if (t && !tries)
         way = tuning_choice(t, &k, ways, n);
-    if (way != ways[0] && !has_room(d, way)) {
+    if (way != ways[0] && !has_room(d, a, way)) {
         tries = false;
         way = ways[0];
     }
