@@ -135,10 +135,12 @@ struct pull {
     int runs;
 };
 
-/* Activations: rows x cols elements on the device, ld elements between rows. Element size: device_facts.act_bytes. */
+/* Activations: rows x cols elements on the device, ld elements between rows. Element size: device_facts.act_bytes, and
+ * 2 of those that are half (bf16), which only ops that `narrows` speaks of know. */
 struct act {
     void *data;
     int cols, ld;
+    bool half;
 };
 
 /* KV memory of one rank. Block b of layer l starts at base + ((size_t)l * n_blocks + b) * block_bytes. What lies in a
@@ -442,6 +444,11 @@ struct backend_ops {
     void (*linear)(struct device *d, const struct linear_args *a);
     /* Optional (NULL: none): the largest number of rows of a step whose outputs are best gated. */
     int (*gates)(const struct device *d);
+    /* Optional (NULL: never). In a step of so many rows, may outputs of products with this weight be half, without a
+     * bias, where they are the inputs of a LINEAR_SWIGLU or of rope_attention (all of q, k and v are half, or none),
+     * and may the output of attention be half where it is the input of a product with it? An exchange may lie between.
+     */
+    bool (*narrows)(const struct device *d, struct wview w, int rows);
     void (*rope)(struct device *d, const struct rope_args *a);
     void (*kv_write)(struct device *d, struct act k, struct act v,
                      const struct kv_view *kv); /* the batch's rows into their blocks */

@@ -89,6 +89,7 @@ correct_kernels() {
     answer --devices 0
     check "every op beside the CPU" 35 "$(program test_gpu_cuda_ops)"
     check "products of two fp8 factors beside float64" 30 "$(program test_gpu_cuda_f8)"
+    check "bf16 between ops beside f32" 15 "$(program test_gpu_cuda_halves)"
     check "likelihoods of the default mode beside the CPU" 35 "$(program test_gpu_cuda_modes)"
 }
 

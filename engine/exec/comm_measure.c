@@ -100,8 +100,9 @@ static void body(void *arg)
     bool all = true;
     clock_init_real(&clock);
     for (int i = 0; i < 3; i++) {
-        bufs[i] = (struct act){
-            b->ops->alloc(m->device, b->library ? library_sizes[COMM_SIZES - 1] : sizes[COMM_SIZES - 1]), COLS, COLS};
+        bufs[i] =
+            (struct act){b->ops->alloc(m->device, b->library ? library_sizes[COMM_SIZES - 1] : sizes[COMM_SIZES - 1]),
+                         COLS, COLS, false};
         all = all && bufs[i].data;
     }
     if (!all)

@@ -142,7 +142,7 @@ static int send(void *ctx, int layer, struct act x, int rows, struct err *e)
         return err_set(e, E_DEVICE, "rank %d: its device failed before it sent rows", s->rank);
     for (int at = 0; at < rows; at += most) {
         int n = rows - at < most ? rows - at : most;
-        struct act part = {(char *)x.data + (size_t)at * (size_t)x.ld * s->act_bytes, x.cols, x.ld};
+        struct act part = {(char *)x.data + (size_t)at * (size_t)x.ld * s->act_bytes, x.cols, x.ld, false};
         int rc = ffn_server_do(s->pool->seats[owner].server,
                                &(struct ffn_rows_call){.layer = layer, .from = s->rank, .rows = n, .x = part}, e);
         if (rc) {

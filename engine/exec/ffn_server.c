@@ -233,9 +233,9 @@ static int take_memory(struct ffn_server *s, struct err *e)
     if (!s->slab)
         return err_set(e, E_FULL, "no memory for %.1f MiB of rows that others send: lower --max-num-batched-tokens",
                        (double)bytes / 0x1p20);
-    s->x = (struct act){s->slab, c->hidden, ld_of(c->hidden)};
-    s->gate = (struct act){row_at(s, s->x, s->max_rows), c->intermediate, ld_of(c->intermediate)};
-    s->up = (struct act){row_at(s, s->gate, s->max_rows), c->intermediate, ld_of(c->intermediate)};
+    s->x = (struct act){s->slab, c->hidden, ld_of(c->hidden), false};
+    s->gate = (struct act){row_at(s, s->x, s->max_rows), c->intermediate, ld_of(c->intermediate), false};
+    s->up = (struct act){row_at(s, s->gate, s->max_rows), c->intermediate, ld_of(c->intermediate), false};
     return 0;
 }
 

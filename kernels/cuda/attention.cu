@@ -52,9 +52,9 @@ __device__ static void load_queries(const struct attend_job &j, const struct att
             s->m[k] = -INFINITY;
             s->l[k] = 0;
         }
-        const float *q = j.q + (int64_t)row * j.ldq + (head0 + i % heads) * dim;
+        int64_t q = (int64_t)row * j.ldq + (head0 + i % heads) * dim;
         for (int c = (int)threadIdx.x; c < dim && here; c += LEAF)
-            s->q[k][c] = q[c] * j.scale;
+            s->q[k][c] = act_at(j.q, j.half_q, q + c) * j.scale;
     }
 }
 
@@ -176,11 +176,11 @@ __device__ static void store_queries(const struct attend_job &j, const struct at
         if (i >= it.n_rows * heads)
             continue;
         float inverse = 1.0f / s->l[k];
-        float *out = j.out + (int64_t)(it.row0 + i / heads) * j.ldo + (head0 + i % heads) * dim;
+        int64_t out = (int64_t)(it.row0 + i / heads) * j.ldo + (head0 + i % heads) * dim;
 #pragma unroll
         for (int part = 0; part < DIM_PARTS; part++)
             if (part * LEAF + (int)threadIdx.x < dim)
-                out[part * LEAF + threadIdx.x] = state->o[k][part] * inverse;
+                put_act(j.out, j.half_out, out + part * LEAF + threadIdx.x, state->o[k][part] * inverse);
     }
 }
 

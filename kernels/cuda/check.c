@@ -144,15 +144,31 @@ static bool outputs_are_right(const struct check *c, enum kind k, int rows)
     return true;
 }
 
-static bool product_is_right(struct check *c, enum kind k, int rows)
+/* The results, which were bf16. */
+static bool fetch_halves(struct check *c, size_t n)
 {
+    const uint16_t *half = (const uint16_t *)(const void *)c->host;
+    if (backend_cuda()->download(c->d, c->host, c->y, n * sizeof *half))
+        return false;
+    for (size_t i = n; i-- > 0;) { /* from the last on: they lie in the same place */
+        float v = bf16_to_f32(half[i]);
+        memcpy(&c->host[i], &v, sizeof v);
+    }
+    return true;
+}
+
+static bool product_is_right(struct check *c, enum kind k, int rows, bool half)
+{
+    size_t n = (size_t)rows * SIDE;
     struct batch b = {.n_rows = rows, .ids = nothing, .positions = nothing};
     struct linear_args a = product_of(c, k, c->x, c->y, rows);
     struct err e = {0};
+    a.out[0].y.half = half;
     if (!send_input(c, rows, 0) || cuda_begin(c->d, &b, NULL, &e))
         return false;
     cuda_product(c->d, &a);
-    return cuda_finish(c->d, NULL, &e) == 0 && fetch(c, c->y, (size_t)rows * SIDE) && outputs_are_right(c, k, rows);
+    return cuda_finish(c->d, NULL, &e) == 0 && (half ? fetch_halves(c, n) : fetch(c, c->y, n)) &&
+           outputs_are_right(c, k, rows);
 }
 
 /* ---- attention */
@@ -184,7 +200,7 @@ static bool attend(struct check *c, const struct kv_view *kv, float *at, float *
     struct err e = {0};
     if (cuda_begin(c->d, &b, NULL, &e))
         return false;
-    cuda_kv_write(c->d, (struct act){k, dim, dim}, (struct act){v, dim, dim}, kv);
+    cuda_kv_write(c->d, (struct act){k, dim, dim, false}, (struct act){v, dim, dim, false}, kv);
     cuda_attention(c->d, &a);
     return cuda_finish(c->d, NULL, &e) == 0 && backend_cuda()->download(c->d, out, y, n * sizeof *out) == 0;
 }
@@ -321,7 +337,7 @@ static bool sampling_is_right(struct check *c)
                       .results = results};
     if (!send(c, c->x, 2 * VOCAB) || cuda_begin(c->d, &b, NULL, &e))
         return false;
-    cuda_sample(c->d, (struct act){c->x, VOCAB, VOCAB}, VOCAB, 0, 2);
+    cuda_sample(c->d, (struct act){c->x, VOCAB, VOCAB, false}, VOCAB, 0, 2);
     return cuda_finish(c->d, NULL, &e) == 0 && results[0].token == BEST && results[1].token == BEST;
 }
 
@@ -338,31 +354,35 @@ static bool settle_products(struct check *c)
 {
     struct device *d = c->d;
     int few = d->opts.max_rows < FEW ? d->opts.max_rows : FEW;
-    if (!product_is_right(c, AS_BF16, few)) {
+    if (!product_is_right(c, AS_BF16, few, false)) {
         d->no_skinny = true;
         leave_out(d, "the kernel for products of few rows");
     }
-    if (d->opts.max_rows >= SOME && !product_is_right(c, AS_BF16, SOME)) {
+    if (d->opts.max_rows >= SOME && !product_is_right(c, AS_BF16, SOME, false)) {
         d->no_slim = true;
         leave_out(d, "the kernel for products of up to 64 rows");
     }
     if (d->opts.max_rows < MANY)
-        return product_is_right(c, AS_BF16, few);
-    if (d->lt && !product_is_right(c, AS_BF16, MANY)) {
+        return product_is_right(c, AS_BF16, few, false);
+    if (d->lt && !product_is_right(c, AS_BF16, MANY, false)) {
         lt_forbid(d->lt, LT_BF16);
         lt_forbid(d->lt, LT_F16);
         leave_out(d, "cuBLASLt's products in 16 bits");
     }
-    if (lt_multiplies_f8(d->lt) && !product_is_right(c, AS_F8_ROWS, MANY)) {
+    if (lt_multiplies_f8(d->lt) && !product_is_right(c, AS_F8_ROWS, MANY, false)) {
         lt_forbid(d->lt, LT_F8_ROWS);
         leave_out(d, "cuBLASLt's products in fp8 with scales by rows");
     }
-    if (lt_multiplies_f8(d->lt) && !product_is_right(c, AS_F8_BLOCKS, MANY)) {
+    if (lt_multiplies_f8(d->lt) && !product_is_right(c, AS_F8_BLOCKS, MANY, false)) {
         lt_forbid(d->lt, LT_F8_BLOCKS);
         leave_out(d, "cuBLASLt's products in fp8 with scales by blocks");
     }
-    return product_is_right(c, AS_BF16, few) && product_is_right(c, AS_BF16, SOME) &&
-           product_is_right(c, AS_BF16, MANY) && product_is_right(c, AS_F8_ROWS, MANY);
+    for (int k = 0; k < KINDS && !d->no_narrow; k++)
+        d->no_narrow = !product_is_right(c, (enum kind)k, MANY, true);
+    if (d->no_narrow)
+        leave_out(d, "results of products in bf16");
+    return product_is_right(c, AS_BF16, few, false) && product_is_right(c, AS_BF16, SOME, false) &&
+           product_is_right(c, AS_BF16, MANY, false) && product_is_right(c, AS_F8_ROWS, MANY, false);
 }
 
 static void settle_graphs(struct check *c)

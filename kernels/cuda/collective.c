@@ -166,20 +166,31 @@ static void leave(struct device *d)
 
 /* ---- exchange */
 
+/* A rectangle as words of four bytes: of halves, two columns each. */
+static struct copy_rect rect_of(struct act from, struct act to, const struct comm_rect *r)
+{
+    int each = from.half ? 2 : 1;
+    ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols && from.half == to.half);
+    ASSERT(r->src_col % each == 0 && r->dst_col % each == 0 && r->cols % each == 0 && from.ld % each == 0 &&
+           to.ld % each == 0);
+    from.ld /= each;
+    to.ld /= each;
+    return (struct copy_rect){act_row(from, r->src_row) + r->src_col / each,
+                              act_row(to, r->dst_row) + r->dst_col / each,
+                              from.ld,
+                              to.ld,
+                              r->rows,
+                              r->cols / each};
+}
+
 static void take(struct device *d, const struct exchange_args *a, int slot)
 {
     struct copy_job j = {.n = 0};
     for (int i = 0; i < a->n_rects; i++) {
         const struct comm_rect *r = &a->rects[i];
-        struct act from = rendezvous_published(a->comm, r->peer, slot)->buffers[r->buffer], to = a->dst[r->buffer];
-        ASSERT(r->src_col + r->cols <= from.cols && r->dst_col + r->cols <= to.cols);
+        struct act from = rendezvous_published(a->comm, r->peer, slot)->buffers[r->buffer];
         if (r->rows > 0 && r->cols > 0)
-            j.rects[j.n++] = (struct copy_rect){act_row(from, r->src_row) + r->src_col,
-                                                act_row(to, r->dst_row) + r->dst_col,
-                                                from.ld,
-                                                to.ld,
-                                                r->rows,
-                                                r->cols};
+            j.rects[j.n++] = rect_of(from, a->dst[r->buffer], r);
         if (j.n == COPY_RECTS || (j.n && i + 1 == a->n_rects)) {
             gpu_launched(d, launch_copy(d->stream, &j), "exchange");
             j.n = 0;

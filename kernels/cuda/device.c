@@ -431,6 +431,7 @@ const struct backend_ops *backend_cuda(void)
         .embed = cuda_embed,
         .linear = cuda_linear,
         .gates = cuda_gates,
+        .narrows = cuda_narrows,
         .rope = cuda_rope,
         .kv_write = cuda_kv_write,
         .rope_write = cuda_rope_write,

@@ -107,8 +107,8 @@ struct device {
     /* default mode */
     bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
-    bool no_skinny, no_slim, no_graphs; /* came out wrong: check.c */
-    struct trials *trials;              /* NULL: no product was timed yet */
+    bool no_skinny, no_slim, no_narrow, no_graphs; /* came out wrong: check.c */
+    struct trials *trials;                         /* NULL: no product was timed yet */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */
@@ -201,6 +201,7 @@ void cuda_gate(struct device *d, const struct linear_args *a); /* after the prod
 /* product.c */
 void cuda_product(struct device *d, const struct linear_args *a);
 int cuda_gates(const struct device *d);
+bool cuda_narrows(const struct device *d, struct wview w, int rows);
 /* product_f8.c */
 /* Which scales the input gets for a product with output i in fp8. F8_BY_64: that product is not done in fp8. */
 enum f8_scales f8_input_scales(const struct device *d, const struct linear_args *a, int i);
@@ -254,6 +255,7 @@ void turn_pass(struct device *d);
 /* After a signal: where the members leave the results of captured steps. */
 int members_results(const struct comm *c, int me, const struct sample_out *results[FEED_MEMBERS]);
 
+/* Of one whose elements are f32. */
 static inline float *act_row(struct act a, int row)
 {
     return (float *)a.data + (size_t)row * (size_t)a.ld;

@@ -18,18 +18,41 @@ __device__ static struct four load_four(const float *p)
     return {{v.x, v.y, v.z, v.w}};
 }
 
+/* Activations c .. c + 3 of a row. */
+__device__ static struct four load_acts(const void *row, bool half, int c)
+{
+    if (!half)
+        return load_four((const float *)row + c);
+    uint2 w = *(const uint2 *)((const uint16_t *)row + c);
+    return {{bf16_bits((uint16_t)w.x), bf16_bits((uint16_t)(w.x >> 16)), bf16_bits((uint16_t)w.y),
+             bf16_bits((uint16_t)(w.y >> 16))}};
+}
+
+/* Rows of the input, as they lie. */
+struct rows_at {
+    const void *x, *x2; /* x2: or NULL */
+};
+
+__device__ static struct rows_at rows_of(const struct f8_input_job &j, int row)
+{
+    size_t bytes = j.half ? sizeof(uint16_t) : sizeof(float);
+    const uint8_t *x2 = (const uint8_t *)j.x2;
+    return {(const uint8_t *)j.x + (size_t)row * (size_t)j.ldx * bytes,
+            x2 ? x2 + (size_t)row * (size_t)j.ldx2 * bytes : nullptr};
+}
+
 /* Columns c .. c + 3 of the input; past the last: zeros. */
-__device__ static struct four made(const struct f8_input_job &j, const float *x, const float *x2, int c, float scale)
+__device__ static struct four made(const struct f8_input_job &j, const struct rows_at &r, int c, float scale)
 {
     if (c >= j.cols)
         return {};
-    struct four v = load_four(x + c);
+    struct four v = load_acts(r.x, j.half, c);
     if (j.gain) {
         struct four g = load_four(j.gain + c);
         for (int i = 0; i < 4; i++)
             v.v[i] = v.v[i] * scale * g.v[i];
-    } else if (x2) {
-        struct four u = load_four(x2 + c);
+    } else if (r.x2) {
+        struct four u = load_acts(r.x2, j.half, c);
         for (int i = 0; i < 4; i++)
             v.v[i] = v.v[i] / (1.0f + expf(-v.v[i])) * u.v[i];
     }
@@ -71,13 +94,13 @@ __device__ static float cta_max(float v)
 }
 
 /* 1 / rms of the row, where there is a gain. */
-__device__ static float norm_scale(const struct f8_input_job &j, const float *x)
+__device__ static float norm_scale(const struct f8_input_job &j, const void *x)
 {
     float sum = 0;
     if (!j.gain)
         return 1;
     for (int c = 4 * (int)threadIdx.x; c < j.cols; c += STEP) {
-        struct four v = load_four(x + c);
+        struct four v = load_acts(x, j.half, c);
         for (int i = 0; i < 4; i++)
             sum = fmaf(v.v[i], v.v[i], sum);
     }
@@ -88,19 +111,19 @@ __device__ static float norm_scale(const struct f8_input_job &j, const float *x)
  */
 __device__ static void whole_row(const struct f8_input_job &j, int row, float *kept)
 {
-    const float *x = j.x + (int64_t)row * j.ldx, *x2 = j.x2 ? j.x2 + (int64_t)row * j.ldx2 : nullptr;
+    struct rows_at r = rows_of(j, row);
     uint32_t *to = (uint32_t *)(j.codes + (int64_t)row * j.ld);
-    float norm = norm_scale(j, x), m = 0;
+    float norm = norm_scale(j, r.x), m = 0;
     bool keep = j.ld <= KEPT_COLS;
     for (int c = 4 * (int)threadIdx.x; c < j.ld; c += STEP) {
-        struct four v = made(j, x, x2, c, norm);
+        struct four v = made(j, r, c, norm);
         m = largest(v, m);
         if (keep)
             *(float4 *)(kept + c) = make_float4(v.v[0], v.v[1], v.v[2], v.v[3]);
     }
     float scale = scale_for(cta_max(m)), inverse = 1.0f / scale;
     for (int c = 4 * (int)threadIdx.x; c < j.ld; c += STEP)
-        to[c / 4] = codes_of(keep ? load_four(kept + c) : made(j, x, x2, c, norm), inverse);
+        to[c / 4] = codes_of(keep ? load_four(kept + c) : made(j, r, c, norm), inverse);
     if (threadIdx.x == 0)
         j.scales[row] = scale;
 }
@@ -116,12 +139,12 @@ __device__ static int64_t place_of(const struct f8_input_job &j, int row, int gr
 /* A scale for each 128 columns, a warp for each. */
 __device__ static void row_in_groups(const struct f8_input_job &j, int row)
 {
-    const float *x = j.x + (int64_t)row * j.ldx, *x2 = j.x2 ? j.x2 + (int64_t)row * j.ldx2 : nullptr;
+    struct rows_at r = rows_of(j, row);
     uint32_t *to = (uint32_t *)(j.codes + (int64_t)row * j.ld);
-    float norm = norm_scale(j, x);
+    float norm = norm_scale(j, r.x);
     for (int g = warp_id(); g < j.ld / F8_GROUP; g += F8_WARPS) {
         int c = g * F8_GROUP + 4 * lane_id();
-        struct four v = made(j, x, x2, c, norm);
+        struct four v = made(j, r, c, norm);
         float scale = scale_for(warp_max(largest(v, 0)));
         to[c / 4] = codes_of(v, 1.0f / scale);
         if (lane_id() == 0)
@@ -192,12 +215,13 @@ static __global__ void f8_epilogue_kernel(struct f8_epilogue_job j)
     int c = (int)(blockIdx.x * blockDim.x + threadIdx.x), row = (int)blockIdx.y;
     if (c >= j.cols)
         return;
-    float *y = j.y + (int64_t)row * j.ldy + c, v = j.accumulate ? *y : 0;
+    int64_t at = (int64_t)row * j.ldy + c;
+    float v = j.accumulate ? act_at(j.y, j.half, at) : 0;
     if (j.t)
         v += j.t[(int64_t)row * j.ldt + c];
     if (j.bias)
         v += j.bias[c];
-    *y = v;
+    put_act(j.y, j.half, at, v);
 }
 
 cudaError_t f8_prepare(void)

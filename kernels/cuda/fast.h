@@ -3,8 +3,10 @@
  * enqueues. On the rank's thread. Invariant: a result does not depend on timing. Unlike the results of job.h's
  * invariant kernels it may depend on the number of rows in the batch and on the layout.
  *
- * Activations stay f32 from op to op, as in invariant mode. What goes into a product is rounded to 16 bits (with fp8
- * weights and many rows on compute capability 9.0: to fp8, see product_f8.c). The residual is never rounded. */
+ * What goes into a product is rounded to 16 bits (with fp8 weights and many rows on compute capability 9.0: to fp8, see
+ * product_f8.c). Activations stay f32 from op to op, as in invariant mode; but with many rows q, k, v, what comes out
+ * of attention (which is rounded on its way into the next product in any case) and what is gated are bf16
+ * (cuda_narrows). The residual is never rounded. */
 #ifndef CUDA_FAST_H
 #define CUDA_FAST_H
 
@@ -69,17 +71,18 @@ struct flash_item {
 };
 struct flash_job {
     struct step_view step;
-    const float *q;
-    float *out;
+    const void *q;
+    void *out;
     int ldq, ldo, window;
-    float scale; /* log2(e) included */
+    bool half_q, half_out; /* bf16, rows of an even number of elements */
+    float scale;           /* log2(e) included */
     struct kv_at kv;
     const struct flash_item *items; /* [most_items] in device memory; *n_items of them count */
     const int32_t *n_items;
     int most_items;
     bool wide;
     bool rope; /* narrow: RoPE on q and k first and k and v into the cache (rope_write); all items are narrow */
-    struct rope_write_job rope_write; /* its q is this job's */
+    struct rope_write_job rope_write; /* its q is this job's; without rope it has a head_dim and turns nothing */
     bool hopper;                      /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
     bool pdl;                         /* as in skinny_job */
     float *partial;                   /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */

@@ -74,6 +74,8 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
         gpu_launched(d, launch_rope_write(d->stream, &j->rope_write), "rope_write");
         j->rope = false;
     }
+    if (!j->rope)
+        j->rope_write.q = (struct rope_job){.head_dim = j->kv.head_dim};
     j->partial = d->work->partial.data;
     j->arrived = d->work->arrived.data;
     j->n_slots = p->n_slots;

@@ -39,8 +39,8 @@ template <int D> struct flash_sums {
 
 /* What a lane knows of its two rows, g and g + 8 of the warp's 16. */
 struct flash_rows {
-    const float *q[2]; /* NULL: no such query */
-    float *out[2];
+    const void *q[2]; /* NULL: no such query */
+    int64_t out[2];   /* where in the job's output; -1: no such query */
     int lo[2], hi[2]; /* positions seen: lo <= p < hi; none: hi = lo = 0 */
 };
 
@@ -82,33 +82,41 @@ __device__ static bool find_site(const struct flash_job &j, const struct flash_i
 
 __device__ static void find_rows(const struct flash_job &j, const struct flash_site &s, struct flash_rows *r)
 {
-    int base = j.wide ? warp_id() * FLASH_ROWS : 0;
+    int base = j.wide ? warp_id() * FLASH_ROWS : 0, bytes = j.half_q ? sizeof(uint16_t) : sizeof(float);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int query = base + lane_id() / 4 + 8 * i;
         bool here = query < s.n;
         int at = s.first + (here ? query : 0), row = s.seq.row0 + at / s.heads, head = s.head0 + at % s.heads,
             p = s.seq.pos0 + at / s.heads;
-        r->q[i] = here ? j.q + (int64_t)row * j.ldq + head * j.kv.head_dim : NULL;
-        r->out[i] = here ? j.out + (int64_t)row * j.ldo + head * j.kv.head_dim : NULL;
+        r->q[i] = here ? (const uint8_t *)j.q + ((int64_t)row * j.ldq + head * j.kv.head_dim) * bytes : NULL;
+        r->out[i] = here ? (int64_t)row * j.ldo + head * j.kv.head_dim : -1;
         r->hi[i] = here ? p + 1 : 0;
         r->lo[i] = here && j.window > 0 && p >= j.window ? p - j.window + 1 : 0;
     }
 }
 
-template <half_type H, int D>
-__device__ static void load_queries(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
+template <half_type H, int D, bool HALF>
+__device__ static void scale_queries(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
 {
     int t = lane_id() % 4;
 #pragma unroll
     for (int k = 0; k < D / 16; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float *q = r.q[i % 2];
-            int c = 16 * k + 2 * t + i / 2 * 8;
-            float2 v = q ? *(const float2 *)(q + c) : make_float2(0, 0);
+            const void *q = r.q[i % 2];
+            float2 v = q ? act_pair(q, HALF, 16 * k + 2 * t + i / 2 * 8) : make_float2(0, 0);
             s->q[k][i] = pair_of<H>(v.x * j.scale, v.y * j.scale);
         }
+}
+
+template <half_type H, int D, bool WIDE>
+__device__ static void load_queries(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
+{
+    if (WIDE && j.half_q) /* a narrow tile's are f32 in shared memory by now: registers are short there */
+        scale_queries<H, D, true>(j, r, s);
+    else
+        scale_queries<H, D, false>(j, r, s);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         s->m[i] = -INFINITY;
@@ -281,18 +289,16 @@ __device__ __noinline__ static void write_new(const struct rope_write_job &rope_
         rope_into_cache(rope_write, row, (int)blockIdx.y);
 }
 
-/* The tile's queries after RoPE, in shared memory; from then on rows point there. */
+/* The tile's queries, after RoPE or as they are, in shared memory; from then on rows point there. */
 template <int D>
-__device__ static void rope_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D],
-                                    struct flash_rows *rows)
+__device__ static void share_queries(const struct flash_job &j, const struct flash_site &s, float (*to)[D],
+                                     struct flash_rows *rows)
 {
     for (int i = warp_id(); i < s.n; i += FLASH_WARPS) {
         int row = s.seq.row0 + i / s.heads, head = s.head0 + i % s.heads;
-        const float *from = j.q + (int64_t)row * j.ldq + head * D;
-        for (int c = lane_id(); c < D; c += WARP)
-            to[i][c] = from[c];
-        __syncwarp();
-        rope_head(j.rope_write.q, to[i], row, j.rope_write.q.gain);
+        int64_t first = (int64_t)row * j.ldq + head * D;
+        rope_head(j.rope_write.q, {j.q, j.half_q, first}, row, j.rope_write.q.gain,
+                  [&](int c, float v) { to[i][c] = v; });
     }
     __syncthreads();
 #pragma unroll
@@ -313,17 +319,19 @@ template <int D> __device__ static inline float (*queries_in(struct flash_space<
 
 /* ---- what comes out */
 
-template <int D> __device__ static void store_wide(const struct flash_rows &r, struct flash_state<D> *s)
+template <int D>
+__device__ static void store_wide(const struct flash_job &j, const struct flash_rows &r, struct flash_state<D> *s)
 {
     int t = lane_id() % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float l = quad_sum(s->l[i]), inverse = l == 0 ? 0 : 1.0f / l; /* NaN shows */
-        if (!r.out[i])
+        if (r.out[i] < 0)
             continue;
 #pragma unroll
         for (int e = 0; e < D / 8; e++)
-            *(float2 *)(r.out[i] + e * 8 + 2 * t) = make_float2(s->o[e][2 * i] * inverse, s->o[e][2 * i + 1] * inverse);
+            put_act_pair(j.out, j.half_out, r.out[i] + e * 8 + 2 * t,
+                         make_float2(s->o[e][2 * i] * inverse, s->o[e][2 * i + 1] * inverse));
     }
 }
 
@@ -369,7 +377,7 @@ __device__ static void store_narrow(const struct flash_job &j, const struct flas
     for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D, row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
         float3 v = add_sums<D>(sums, n, r, c);
-        j.out[(int64_t)row * j.ldo + head * D + c] = v.z == 0 ? 0 : v.x / v.z;
+        put_act(j.out, j.half_out, (int64_t)row * j.ldo + head * D + c, v.z == 0 ? 0 : v.x / v.z);
     }
 }
 
@@ -439,7 +447,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     struct flash_rows rows;
     struct flash_state<D> state;
     find_rows(j, site, &rows);
-    bool rope = !WIDE && j.rope;
+    bool rope = !WIDE && j.rope, shares = !WIDE && (j.rope || j.half_q);
     if (rope && site.key1 > site.seq.pos0) {
         int to_row = site.seq.row0 - site.seq.pos0;
         write_new(j.rope_write, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
@@ -447,10 +455,10 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     }
     fetch_round<D, F8>(j, site, site.key0, sp, 0);
     cp_async_commit();
-    if (rope)
-        rope_queries<D>(j, site, queries_in<D>(sp), &rows);
-    load_queries<H, D>(j, rows, &state);
-    if (rope)
+    if (shares)
+        share_queries<D>(j, site, queries_in<D>(sp), &rows);
+    load_queries<H, D, WIDE>(j, rows, &state);
+    if (shares)
         __syncthreads(); /* all have them: the second round may come */
     for (int key = site.key0, at = 0; key < site.key1; key += FLASH_KEYS, at ^= 1) {
         if (key + FLASH_KEYS < site.key1)
@@ -469,7 +477,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
         __syncthreads();
     }
     if constexpr (WIDE)
-        store_wide<D>(rows, &state);
+        store_wide<D>(j, rows, &state);
     else
         end_narrow<D>(j, it, site, &state, (struct flash_sums<D> *)shared);
 }

@@ -219,6 +219,21 @@ __device__ static void find_part(const struct flash_job &j, const struct hopper_
     r->most_lo = window_begin(j, position_of(t, group * GROUP_QUERIES + GROUP_QUERIES - 1));
 }
 
+/* Elements at .. at + 7 of q. */
+__device__ static inline void read_eight(const struct flash_job &j, int64_t at, float4 *v, float4 *w)
+{
+    if (!j.half_q) {
+        v[0] = ((const float4 *)j.q)[at / 4];
+        w[0] = ((const float4 *)j.q)[at / 4 + 1];
+        return;
+    }
+    uint4 u = ((const uint4 *)j.q)[at / 8];
+    *v = make_float4(bf16_bits((uint16_t)u.x), bf16_bits((uint16_t)(u.x >> 16)), bf16_bits((uint16_t)u.y),
+                     bf16_bits((uint16_t)(u.y >> 16)));
+    *w = make_float4(bf16_bits((uint16_t)u.z), bf16_bits((uint16_t)(u.z >> 16)), bf16_bits((uint16_t)u.w),
+                     bf16_bits((uint16_t)(u.w >> 16)));
+}
+
 /* The group's queries into shared memory, scaled; zeros where there are no more. */
 template <half_type H, int D>
 __device__ static void put_queries(const struct flash_job &j, const struct hopper_tile &t, int group,
@@ -230,9 +245,8 @@ __device__ static void put_queries(const struct flash_job &j, const struct hoppe
         int r = i / CHUNKS, c = i % CHUNKS, query = group * GROUP_QUERIES + r, at = t.first + query;
         float4 v = make_float4(0, 0, 0, 0), w = v;
         if (query < t.n) {
-            const float *q = j.q + (int64_t)(t.seq.row0 + at / t.heads) * j.ldq + (t.head0 + at % t.heads) * D + c * 8;
-            v = ((const float4 *)q)[0];
-            w = ((const float4 *)q)[1];
+            int64_t q = (int64_t)(t.seq.row0 + at / t.heads) * j.ldq + (t.head0 + at % t.heads) * D + c * 8;
+            read_eight(j, q, &v, &w);
         }
         store_shared((uint8_t *)sp->q[group][c / 8] + swizzled_at(r, c % 8),
                      make_uint4(pair_of<H>(v.x * j.scale, v.y * j.scale), pair_of<H>(v.z * j.scale, v.w * j.scale),
@@ -348,12 +362,12 @@ __device__ static void store(const struct flash_job &j, const struct hopper_tile
         l = l + __shfl_xor_sync(ALL_LANES, l, 2);
         if (query >= t.n)
             continue;
-        float *out = j.out + (int64_t)(t.seq.row0 + at / t.heads) * j.ldo + (t.head0 + at % t.heads) * D +
-                     lane_id() % 4 * 2,
-              part = l == 0 ? 0 : 1 / l;
+        int64_t out = (int64_t)(t.seq.row0 + at / t.heads) * j.ldo + (t.head0 + at % t.heads) * D + lane_id() % 4 * 2;
+        float part = l == 0 ? 0 : 1 / l;
 #pragma unroll
         for (int e = 0; e < D / 8; e++)
-            *(float2 *)(out + 8 * e) = make_float2(st->o[4 * e + 2 * i] * part, st->o[4 * e + 2 * i + 1] * part);
+            put_act_pair(j.out, j.half_out, out + 8 * e,
+                         make_float2(st->o[4 * e + 2 * i] * part, st->o[4 * e + 2 * i + 1] * part));
     }
 }
 

@@ -70,9 +70,10 @@ struct norm_job { /* y = x / rms(x) * gain; cols <= ldx */
     float eps;
 };
 struct swiglu_job { /* y = silu(x) * x2 */
-    const float *x, *x2;
+    const void *x, *x2;
     float *y;
     int ldx, ldx2, ldy, rows, cols;
+    bool half; /* x and x2 are bf16 */
 };
 struct quantise_job { /* 32 columns share a scale; q in two planes of int8, 255 * high + low */
     const float *x;
@@ -81,7 +82,8 @@ struct quantise_job { /* 32 columns share a scale; q in two planes of int8, 255 
     struct quant_meta *meta; /* [rows][cols / 32] */
 };
 struct rope_job {
-    float *x; /* [rows][n_heads * head_dim] */
+    void *x;   /* [rows][n_heads * head_dim] */
+    bool half; /* x is bf16 */
     int ld, rows, n_heads, head_dim;
     const float *gain; /* per-head norm first; NULL: none */
     float eps;
@@ -146,12 +148,14 @@ cudaError_t launch_linear(cudaStream_t s, const struct linear_job *j);
 
 /* narrow.cu and tile.cu: the default mode's products of many rows. Inputs in 16 bits (f16 where the weights are, else
  * bf16), sums in f32 by tensor cores. */
-enum { FAST_PAD = 128 };        /* inputs are padded with zeros to a multiple of so many columns */
-struct narrow_job {             /* y = in(x) in 16 bits */
-    const float *x, *x2, *gain; /* x2: silu(x) * x2; gain: x / rms(x) * gain; neither: x */
+enum { FAST_PAD = 128 }; /* inputs are padded with zeros to a multiple of so many columns */
+struct narrow_job {      /* y = in(x) in 16 bits */
+    const void *x, *x2;  /* x2: silu(x) * x2; gain: x / rms(x) * gain; neither: x */
+    const float *gain;
     uint16_t *y;
     int ldx, ldx2, ldy, rows, cols; /* ldy: a multiple of FAST_PAD, of which cols .. ldy - 1 become zero */
     float eps;
+    bool half; /* x and x2 are bf16, rows of an even number of elements */
     bool f16;
 };
 struct fast_job {
@@ -159,9 +163,10 @@ struct fast_job {
     const uint16_t *x;      /* [rows][ldx] */
     int ldx;
     const float *bias; /* or NULL */
-    float *y;
+    void *y;
     int ldy, rows;
     bool accumulate;
+    bool half; /* y is bf16, rows of an even number of elements; never accumulated */
 };
 cudaError_t launch_narrow(cudaStream_t s, const struct narrow_job *j);
 cudaError_t launch_tile(cudaStream_t s, const struct fast_job *j); /* any number of rows; bound by the tensor cores */
@@ -181,21 +186,24 @@ struct f8_scales_job { /* the scales of a window of weights, as the library want
     int n;
 };
 struct f8_input_job {
-    const float *x, *x2, *gain; /* as in narrow_job; x and x2, and their rows, begin at multiples of 16 bytes */
-    uint8_t *codes;             /* [padded][ld], zeros where there is no row or column */
-    float *scales; /* [padded]; or [groups of columns][whole], then [groups][padded - whole] for the other rows */
+    const void *x, *x2; /* as in narrow_job; both, and their rows, begin at multiples of 16 bytes */
+    const float *gain;
+    uint8_t *codes; /* [padded][ld], zeros where there is no row or column */
+    float *scales;  /* [padded]; or [groups of columns][whole], then [groups][padded - whole] for the other rows */
     int ldx, ldx2, ld, rows, cols; /* ld: a multiple of F8_GROUP; cols: of 4 */
     int whole, padded;
     float eps;
+    bool half; /* x and x2 are bf16 */
     bool groups;
     struct f8_scales_job out[F8_OUTS]; /* made on the way */
     int n_out;
 };
 struct f8_epilogue_job {   /* y = (accumulate: y) + t + bias */
     const float *t, *bias; /* either or both; [rows][ldt], [cols] */
-    float *y;
+    void *y;
     int ldt, ldy, rows, cols;
     bool accumulate;
+    bool half; /* y is bf16 */
 };
 /* How many scales a window has in the library's form. */
 int f8_scales_count(const struct weight_window *w);
@@ -217,13 +225,13 @@ static inline int kv_element_bytes(enum dtype t)
 }
 struct kv_write_job {
     struct step_view step;
-    const float *k, *v;
+    const void *k, *v;
     int ldk, ldv;
+    bool half; /* k and v are bf16 */
     struct kv_at kv;
 };
 struct rope_write_job {  /* rope.cu: rope of q and k, and kv_write */
     struct rope_job q;   /* its angles are k's, too */
-    float *k;            /* write.k */
     const float *k_gain; /* or NULL */
     struct kv_write_job write;
 };
@@ -233,10 +241,11 @@ struct attend_item {
 };
 struct attend_job {
     struct step_view step;
-    const float *q;
-    float *out;
+    const void *q;
+    void *out;
     int ldq, ldo, window;
-    float scale; /* log2(e) included */
+    bool half_q, half_out; /* bf16 */
+    float scale;           /* log2(e) included */
     struct kv_at kv;
     const struct attend_item *items;
     int n_items;

@@ -42,11 +42,18 @@ static struct kv_at layer_at(const struct kv_view *kv)
                           .type = s->dtype};
 }
 
+static struct kv_write_job write_job_of(const struct device *d, struct act k, struct act v, const struct kv_view *kv)
+{
+    ASSERT(k.half == v.half);
+    return (struct kv_write_job){
+        .step = d->view, .k = k.data, .v = v.data, .ldk = k.ld, .ldv = v.ld, .half = k.half, .kv = layer_at(kv)};
+}
+
 void cuda_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv)
 {
     if (gpu_failed(d) || d->batch->n_seqs == 0 || !step_blocks(d, kv->tokens_per_block))
         return;
-    struct kv_write_job j = {.step = d->view, .k = k.data, .v = v.data, .ldk = k.ld, .ldv = v.ld, .kv = layer_at(kv)};
+    struct kv_write_job j = write_job_of(d, k, v, kv);
     gpu_launched(d, launch_kv_write(d->stream, &j), "kv_write");
 }
 
@@ -55,10 +62,7 @@ static struct rope_write_job rope_write_job_of(const struct device *d, const str
 {
     ASSERT(d->rope.dim <= a->head_dim && a->rows == d->batch->n_rows && kv->n_kv_heads == a->n_kv_heads);
     return (struct rope_write_job){
-        .q = step_rope(d, a, a->q, a->n_heads, a->q_gain),
-        .k = a->k.data,
-        .k_gain = a->k_gain,
-        .write = {.step = d->view, .k = a->k.data, .v = v.data, .ldk = a->k.ld, .ldv = v.ld, .kv = layer_at(kv)}};
+        .q = step_rope(d, a, a->q, a->n_heads, a->q_gain), .k_gain = a->k_gain, .write = write_job_of(d, a->k, v, kv)};
 }
 
 void cuda_rope_write(struct device *d, const struct rope_args *a, struct act v, const struct kv_view *kv)
@@ -125,6 +129,8 @@ static void attend_invariant(struct device *d, const struct attention_args *a)
                            .out = a->out.data,
                            .ldq = a->q.ld,
                            .ldo = a->out.ld,
+                           .half_q = a->q.half,
+                           .half_out = a->out.half,
                            .window = a->window,
                            .scale = a->scale * 1.44269504f};
     int most = order_heads(a, j.first_head);
@@ -163,6 +169,8 @@ static void attend_fast(struct device *d, const struct attention_args *a, const 
                           .out = a->out.data,
                           .ldq = a->q.ld,
                           .ldo = a->out.ld,
+                          .half_q = a->q.half,
+                          .half_out = a->out.half,
                           .window = a->window,
                           .scale = a->scale * 1.44269504f,
                           .step = d->view,

@@ -13,8 +13,9 @@ static __global__ void kv_write_kernel(struct kv_write_job j)
     if (!keys)
         return;
     for (int i = (int)threadIdx.x; i < j.kv.padded_dim; i += KV_THREADS) {
-        store_cached(j.kv.type, keys, i, i < dim ? j.k[(int64_t)row * j.ldk + head * dim + i] : 0.0f);
-        store_cached(j.kv.type, keys + j.kv.value_at, i, i < dim ? j.v[(int64_t)row * j.ldv + head * dim + i] : 0.0f);
+        store_cached(j.kv.type, keys, i, i < dim ? act_at(j.k, j.half, (int64_t)row * j.ldk + head * dim + i) : 0.0f);
+        store_cached(j.kv.type, keys + j.kv.value_at, i,
+                     i < dim ? act_at(j.v, j.half, (int64_t)row * j.ldv + head * dim + i) : 0.0f);
     }
 }
 

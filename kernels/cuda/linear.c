@@ -10,6 +10,8 @@ static const char *refusal(const struct linear_args *a)
     for (int i = 0; i < a->n_out; i++)
         if (!a->out[i].w.w)
             return "these weights do not lie on this rank";
+    for (int i = 0; i < a->n_out; i++)
+        ASSERT(!a->out[i].y.half || (!a->out[i].bias && !a->accumulate));
     int cols = cuda_window(first).cols;
     for (int i = 0; i < a->n_out; i++) {
         struct weight_window w = cuda_window(&a->out[i].w);
@@ -56,7 +58,8 @@ static void change_input(struct device *d, const struct linear_args *a, float *t
                                .ldx2 = a->x2.ld,
                                .ldy = cols,
                                .rows = a->rows,
-                               .cols = cols};
+                               .cols = cols,
+                               .half = a->x.half};
         gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
     }
 }

@@ -47,7 +47,7 @@ struct lt_key lt_key_of(const struct lt_product *p)
                            p->ldw,
                            p->ldx,
                            p->ldy,
-                           (int)p->factors | p->accumulate << 2 | (p->bias != NULL) << 3,
+                           (int)p->factors | p->accumulate << 2 | (p->bias != NULL) << 3 | p->half << 4,
                            alignment(p->w),
                            alignment(p->x),
                            alignment(p->y)};
@@ -128,14 +128,17 @@ static bool describe_ends(const struct lt *l, const struct lt_product *p, const 
  * y are as they should be. */
 static bool describe(const struct lt *l, const struct lt_product *p, struct call *c)
 {
-    cudaDataType_t type = is_f8(p) ? CUDA_R_8F_E4M3 : p->factors == LT_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    cudaDataType_t type = is_f8(p)               ? CUDA_R_8F_E4M3
+                          : p->factors == LT_F16 ? CUDA_R_16F
+                                                 : CUDA_R_16BF,
+                   result = p->half ? CUDA_R_16BF : CUDA_R_32F;
     cublasOperation_t transpose = CUBLAS_OP_T;
     if (!ok(l->f.cublasLtMatmulDescCreate(&c->product, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
         !set(l, c, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose) || !describe_ends(l, p, c))
         return false;
     return ok(l->f.cublasLtMatrixLayoutCreate(&c->w, type, (uint64_t)p->cols, (uint64_t)p->outs, p->ldw)) &&
            ok(l->f.cublasLtMatrixLayoutCreate(&c->x, type, (uint64_t)p->cols, (uint64_t)p->rows, p->ldx)) &&
-           ok(l->f.cublasLtMatrixLayoutCreate(&c->y, CUDA_R_32F, (uint64_t)p->outs, (uint64_t)p->rows, p->ldy));
+           ok(l->f.cublasLtMatrixLayoutCreate(&c->y, result, (uint64_t)p->outs, (uint64_t)p->rows, p->ldy));
 }
 
 static void forget(const struct lt *l, struct call *c)

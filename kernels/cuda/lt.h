@@ -15,7 +15,8 @@ struct lt;
 /* fp8: E4M3 codes with scales for each row of w and x, or for 128 x 128 elements of w and 128 columns of a row of x. */
 enum lt_factors { LT_BF16, LT_F16, LT_F8_ROWS, LT_F8_BLOCKS };
 
-/* y[rows][outs] (+)= x[rows][cols] w[outs][cols]^T + bias; w and x of one kind, y and bias f32. fp8 has no bias here;
+/* y[rows][outs] (+)= x[rows][cols] w[outs][cols]^T + bias; w and x of one kind, y and bias f32, or y bf16 (half), for
+ * which there is no bias, nor is it added to. fp8 has no bias here;
  * its matrices, rows and scales begin at multiples of 16 bytes, outs and cols are multiples of 16, and of LT_F8_BLOCKS
  * rows of 4. */
 struct lt_product {
@@ -23,11 +24,11 @@ struct lt_product {
     const float *w_scales, *x_scales; /* fp8: [outs], [rows]; or [outs / 128][cols / 128, a multiple of 4], [cols /
                                          128][rows]; quotients are rounded up */
     const float *bias;                /* or NULL */
-    float *y;
+    void *y;
     int outs, cols, rows;
     int ldw, ldx, ldy; /* elements from row to row */
     enum lt_factors factors;
-    bool accumulate;
+    bool accumulate, half;
     int proposal; /* of the library's, the best first; where it has fewer, its last */
 };
 enum { LT_PROPOSALS = 3 };
@@ -35,7 +36,7 @@ enum { LT_PROPOSALS = 3 };
 /* What a choice depends on; no padding, compared as bytes. */
 struct lt_key {
     int32_t outs, cols, rows, ldw, ldx, ldy;
-    int32_t flags;                     /* factors, accumulate, bias */
+    int32_t flags;                     /* factors, accumulate, bias, half */
     int32_t align_w, align_x, align_y; /* of the addresses: a power of two, 16 .. 256 */
 };
 struct lt_key lt_key_of(const struct lt_product *p);

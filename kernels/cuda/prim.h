@@ -76,6 +76,37 @@ __device__ static inline uint16_t to_bf16_bits(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
+/* Element i of activations in f32, or (half) in bf16. */
+__device__ static inline float act_at(const void *p, bool half, int64_t i)
+{
+    return half ? bf16_bits(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+
+__device__ static inline void put_act(void *p, bool half, int64_t i, float v)
+{
+    if (half)
+        ((uint16_t *)p)[i] = to_bf16_bits(v);
+    else
+        ((float *)p)[i] = v;
+}
+
+/* Elements i and i + 1; i is even. */
+__device__ static inline float2 act_pair(const void *p, bool half, int64_t i)
+{
+    if (!half)
+        return *(const float2 *)((const float *)p + i);
+    uint32_t w = ((const uint32_t *)p)[i / 2];
+    return make_float2(bf16_bits((uint16_t)w), bf16_bits((uint16_t)(w >> 16)));
+}
+
+__device__ static inline void put_act_pair(void *p, bool half, int64_t i, float2 v)
+{
+    if (half)
+        ((uint32_t *)p)[i / 2] = (uint32_t)to_bf16_bits(v.x) | (uint32_t)to_bf16_bits(v.y) << 16;
+    else
+        *(float2 *)((float *)p + i) = v;
+}
+
 /* E4M3 as kernels/dtype.c has it, the same operations on every architecture. */
 __device__ static inline float f8_bits(uint8_t code)
 {
@@ -147,12 +178,12 @@ template <int WARPS> __device__ static inline float cta_sum(float v)
     return v;
 }
 
-/* 1 / rms, the same in all lanes of the warp; lanes 0..15 have the sums. */
-__device__ static inline float rms_inverse(const float *x, int n, float eps)
+/* 1 / rms of n elements, the same in all lanes of the warp; lanes 0..15 have the sums. */
+template <typename At> __device__ static inline float rms_inverse(At x, int n, float eps)
 {
     float sum = 0;
     for (int i = lane_id(); i < n && lane_id() < 16; i += 16)
-        sum = fmaf(x[i], x[i], sum);
+        sum = fmaf(x(i), x(i), sum);
     sum = sum_sixteen(sum);
     sum = __shfl_sync(ALL_LANES, sum, 0);
     return 1.0f / sqrtf(sum / (float)n + eps);

@@ -11,7 +11,8 @@
  * case only.
  *
  * How many rows are few and many is a rule by estimate, which trials at start correct for each shape (tuning.c). What
- * is rounded does not depend on it: fp8 inputs are for more than SLIM_ROWS, whatever is faster. */
+ * is rounded does not depend on it: fp8 inputs, and outputs in bf16, are for more than SLIM_ROWS, whatever is faster.
+ * Where weights are f16 nothing between two products is bf16, which is coarser. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
@@ -56,8 +57,9 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
                            .ldx2 = a->x2.ld,
                            .ldy = ld,
                            .rows = a->rows,
-                           .cols = cols};
-    *x = (struct act){d->work->inputs.data, cols, ld};
+                           .cols = cols,
+                           .half = a->x.half};
+    *x = (struct act){d->work->inputs.data, cols, ld, false};
     return gpu_launched(d, launch_swiglu(d->stream, &j), "swiglu");
 }
 
@@ -130,10 +132,21 @@ static bool narrow_room(struct device *d, const struct linear_args *a)
     return gpu_grow(d, &d->work->inputs, aligned((size_t)a->rows * (size_t)narrow_ld(a) * sizeof(uint16_t)));
 }
 
+/* Inputs that are in 16 bits already, as tiles read them. */
+static bool is_narrow(const struct linear_args *a, bool f16)
+{
+    return a->x.half && a->in == LINEAR_PLAIN && !f16 && a->x.cols % LEAF_COLS == 0 && a->x.ld % 8 == 0;
+}
+
 /* Inputs in 16 bits. */
 static bool narrow(struct device *d, const struct linear_args *a, bool f16, struct fast_job *to)
 {
     int ld = narrow_ld(a);
+    if (is_narrow(a, f16)) {
+        to->x = a->x.data;
+        to->ldx = a->x.ld;
+        return true;
+    }
     if (!narrow_room(d, a))
         return false;
     to->x = d->work->inputs.data;
@@ -148,6 +161,7 @@ static bool narrow(struct device *d, const struct linear_args *a, bool f16, stru
                            .rows = a->rows,
                            .cols = a->x.cols,
                            .eps = a->eps,
+                           .half = a->x.half,
                            .f16 = f16};
     return gpu_launched(d, launch_narrow(d->stream, &j), "narrow");
 }
@@ -173,6 +187,7 @@ static void multiply_wide(struct device *d, const struct fast_job *j, const stru
                            .ldy = j->ldy,
                            .factors = j->w.p.family == FAM_F16 ? LT_F16 : LT_BF16,
                            .accumulate = j->accumulate,
+                           .half = j->half,
                            .proposal = by->proposal};
     d->after_kernel = false; /* the library may do more than launch kernels */
     if (by->w && d->lt && gpu_grow(d, &d->work->workspace, lt_workspace()) &&
@@ -191,7 +206,7 @@ static void multiply_widened(struct device *d, const struct fast_job *all)
         struct fast_job j = *all;
         j.w.row0 += first;
         j.w.rows = all->w.rows - first < most ? all->w.rows - first : most;
-        j.y += first;
+        j.y = (char *)all->y + (size_t)first * (all->half ? sizeof(uint16_t) : sizeof(float));
         j.bias = all->bias ? all->bias + first : NULL;
         struct widen_job wide = {.w = j.w, .to = d->work->wide.data};
         if (gpu_launched(d, launch_widen(d->stream, &wide), "widening weights"))
@@ -209,7 +224,8 @@ static struct fast_job wide_job(const struct linear_args *a, int i, const struct
                              .y = o->y.data,
                              .ldy = o->y.ld,
                              .rows = a->rows,
-                             .accumulate = a->accumulate};
+                             .accumulate = a->accumulate,
+                             .half = o->y.half};
 }
 
 static void multiply_many(struct device *d, const struct linear_args *a, int way)
@@ -349,6 +365,13 @@ static void multiply(struct device *d, const struct linear_args *a)
 int cuda_gates(const struct device *d)
 {
     return d->opts.invariant ? 0 : !d->no_slim ? SLIM_ROWS : !d->no_skinny ? SKINNY_ROWS : 0;
+}
+
+bool cuda_narrows(const struct device *d, struct wview w, int rows)
+{
+    bool any = w.w && w.rows > 0 && w.cols > 0; /* a share may have nothing of a matrix */
+    enum family f = any ? cuda_window(&w).p.family : FAM_F32;
+    return !d->opts.invariant && !d->no_narrow && rows > SLIM_ROWS && f != FAM_F32 && f != FAM_F16;
 }
 
 /* Gated outputs whose types differ, or which no kernel here can gate, are gated after their products. */

@@ -27,18 +27,17 @@ static int up_to(int n, int step)
     return (n + step - 1) / step * step;
 }
 
-static bool is_even(const void *p, int ld)
+static bool is_even(struct act a)
 {
-    return (uintptr_t)p % 16 == 0 && ld % 4 == 0;
+    return (uintptr_t)a.data % 16 == 0 && a.ld % (a.half ? 8 : 4) == 0;
 }
 
 enum f8_scales f8_input_scales(const struct device *d, const struct linear_args *a, int i)
 {
     struct weight_window w = cuda_window(&a->out[i].w);
-    bool inputs = is_even(a->x.data, a->x.ld) && (a->in != LINEAR_SWIGLU || is_even(a->x2.data, a->x2.ld)) &&
-                  (a->in != LINEAR_NORM || is_even(a->gain, 0));
-    if (w.p.family != FAM_F8 || !lt_multiplies_f8(d->lt) || !inputs || !is_even(a->out[i].y.data, a->out[i].y.ld) ||
-        w.rows % OUTS_STEP)
+    bool inputs = is_even(a->x) && (a->in != LINEAR_SWIGLU || is_even(a->x2)) &&
+                  (a->in != LINEAR_NORM || (uintptr_t)a->gain % 16 == 0);
+    if (w.p.family != FAM_F8 || !lt_multiplies_f8(d->lt) || !inputs || !is_even(a->out[i].y) || w.rows % OUTS_STEP)
         return F8_BY_64;
     if (w.p.scales == F8_BY_BLOCK && (w.row0 % F8_SCALE_BLOCK || w.col0 % F8_SCALE_BLOCK))
         return F8_BY_64;
@@ -133,6 +132,7 @@ static bool make_input(struct device *d, const struct linear_args *a, bool group
                                .whole = whole,
                                .padded = padded,
                                .eps = a->eps,
+                               .half = a->x.half,
                                .groups = groups,
                                .n_out = a->n_out};
     for (int i = 0; i < a->n_out; i++) {
@@ -161,7 +161,7 @@ static struct lt_product product_of(const struct linear_args *a, const struct in
                                .x = j->codes + (int64_t)first * j->ld,
                                .w_scales = j->out[i].to,
                                .x_scales = j->scales + scales,
-                               .y = behind ? in->sums : y->data,
+                               .y = behind ? (void *)in->sums : y->data,
                                .outs = w->rows,
                                .cols = w->cols,
                                .rows = rows,
@@ -169,7 +169,13 @@ static struct lt_product product_of(const struct linear_args *a, const struct in
                                .ldx = j->ld,
                                .ldy = behind ? w->rows : y->ld,
                                .factors = j->groups ? LT_F8_BLOCKS : LT_F8_ROWS,
-                               .accumulate = !behind && a->accumulate};
+                               .accumulate = !behind && a->accumulate,
+                               .half = !behind && y->half};
+}
+
+static void *row_at(struct act a, int row)
+{
+    return (char *)a.data + (size_t)row * (size_t)a.ld * (a.half ? sizeof(uint16_t) : sizeof(float));
 }
 
 static void settle(struct device *d, const struct linear_args *a, const struct input *in, int i)
@@ -180,12 +186,13 @@ static void settle(struct device *d, const struct linear_args *a, const struct i
         .bias = o->bias, .y = o->y.data, .ldy = o->y.ld, .rows = whole, .cols = o->w.rows, .accumulate = true};
     struct f8_epilogue_job rest = {.t = in->sums,
                                    .bias = o->bias,
-                                   .y = act_row(o->y, whole),
+                                   .y = row_at(o->y, whole),
                                    .ldt = o->w.rows,
                                    .ldy = o->y.ld,
                                    .rows = a->rows - whole,
                                    .cols = o->w.rows,
-                                   .accumulate = a->accumulate};
+                                   .accumulate = a->accumulate,
+                                   .half = o->y.half};
     if (whole && o->bias)
         gpu_launched(d, launch_f8_epilogue(d->stream, &add), "bias");
     if (in->sums)
@@ -206,7 +213,8 @@ static struct lt_product part_of(const struct lt_product *whole, int part, int n
 
 /* In how many parts the library takes it; 0: it does not. It has refused products of many columns and few rows with
  * scales by rows (9216 columns and up to 256 rows on an H100: issue 4582 of pytorch/ao). These scales are those of any
- * part of the columns, so such parts are products whose sums add up. */
+ * part of the columns, so such parts are products whose sums add up; where results are bf16 each is
+ * rounded so, which is little beside inputs of fp8. */
 static int parts_of(const struct device *d, const struct lt_product *p)
 {
     int most = p->factors == LT_F8_ROWS ? MOST_PARTS : 1;

@@ -8,7 +8,7 @@ static __global__ void rope_kernel(struct rope_job j)
 {
     int row = (int)blockIdx.y, head = (int)blockIdx.x * (ROPE_THREADS / WARP) + warp_id();
     if (head < j.n_heads)
-        rope_head(j, j.x + (int64_t)row * j.ld + (int64_t)head * j.head_dim, row, j.gain);
+        rope_head_of(j, row, head);
 }
 
 cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j)
@@ -22,7 +22,7 @@ static __global__ void rope_write_kernel(struct rope_write_job j)
 {
     int row = (int)blockIdx.y, head = (int)blockIdx.x * (ROPE_THREADS / WARP) + warp_id(), kv_head = head - j.q.n_heads;
     if (kv_head < 0) {
-        rope_head(j.q, j.q.x + (int64_t)row * j.q.ld + (int64_t)head * j.q.head_dim, row, j.q.gain);
+        rope_head_of(j.q, row, head);
         return;
     }
     if (kv_head < j.write.kv.n_heads)

@@ -5,41 +5,57 @@
 
 #include "kernels/cuda/cache.h"
 
-/* RMSNorm (when there is a gain) and then RoPE on one head of one row, in place. */
-__device__ static inline void rope_head(const struct rope_job &j, float *x, int row, const float *gain)
+/* A head of a row: where it begins among the elements of x. */
+struct head_at {
+    const void *x;
+    bool half;
+    int64_t first;
+};
+
+/* RMSNorm (when there is a gain) and then RoPE; put(i, v) takes element i. Only the lane that puts an element has read
+ * it, after all have read it for the norm: so it may go where it came from. */
+template <typename Put>
+__device__ static inline void rope_head(const struct rope_job &j, const struct head_at &h, int row, const float *gain,
+                                        Put put)
 {
     int half = j.dim / 2;
-    if (gain) {
-        float scale = rms_inverse(x, j.head_dim, j.eps);
-        __syncwarp();
-        for (int i = lane_id(); i < j.head_dim; i += WARP)
-            x[i] = (x[i] * scale) * gain[i];
-        __syncwarp();
-    }
+    float scale = gain ? rms_inverse([&](int i) { return act_at(h.x, h.half, h.first + i); }, j.head_dim, j.eps) : 1.0f;
+    auto value = [&](int i) {
+        float v = act_at(h.x, h.half, h.first + i);
+        return gain ? (v * scale) * gain[i] : v;
+    };
     const float *cosine = j.angles + (int64_t)row * j.dim, *sine = cosine + half;
     for (int i = lane_id(); i < half; i += WARP) {
         int a = j.halves ? i : 2 * i, b = j.halves ? half + i : 2 * i + 1;
-        float x0 = x[a], y0 = x[b], c = cosine[i], s = sine[i];
-        x[a] = x0 * c - y0 * s;
-        x[b] = x0 * s + y0 * c;
+        float x0 = value(a), y0 = value(b), c = cosine[i], s = sine[i];
+        put(a, x0 * c - y0 * s);
+        put(b, x0 * s + y0 * c);
     }
+    for (int i = j.dim + lane_id(); i < j.head_dim; i += WARP)
+        put(i, value(i));
 }
 
-/* RoPE on a k head of a row, in place; then the head and its v go into the cache. */
+/* In place. */
+__device__ static inline void rope_head_of(const struct rope_job &j, int row, int head)
+{
+    int64_t first = (int64_t)row * j.ld + (int64_t)head * j.head_dim;
+    rope_head(j, {j.x, j.half, first}, row, j.gain, [&](int i, float v) { put_act(j.x, j.half, first + i, v); });
+}
+
+/* RoPE on a k head of a row, on its way into the cache with its v. */
 __device__ static inline void rope_into_cache(const struct rope_write_job &j, int row, int kv_head)
 {
+    const struct kv_write_job &w = j.write;
     int dim = j.q.head_dim;
-    uint8_t *keys = cache_row(j.write.step, j.write.kv, row, kv_head);
+    uint8_t *keys = cache_row(w.step, w.kv, row, kv_head);
     if (!keys)
         return;
-    float *k = j.k + (int64_t)row * j.write.ldk + (int64_t)kv_head * dim;
-    const float *v = j.write.v + (int64_t)row * j.write.ldv + (int64_t)kv_head * dim;
-    rope_head(j.q, k, row, j.k_gain);
-    __syncwarp();
-    for (int i = lane_id(); i < j.write.kv.padded_dim; i += WARP) {
-        store_cached(j.write.kv.type, keys, i, i < dim ? k[i] : 0.0f);
-        store_cached(j.write.kv.type, keys + j.write.kv.value_at, i, i < dim ? v[i] : 0.0f);
-    }
+    int64_t k = (int64_t)row * w.ldk + (int64_t)kv_head * dim, v = (int64_t)row * w.ldv + (int64_t)kv_head * dim;
+    rope_head(j.q, {w.k, w.half, k}, row, j.k_gain, [&](int i, float x) { store_cached(w.kv.type, keys, i, x); });
+    for (int i = dim + lane_id(); i < w.kv.padded_dim; i += WARP)
+        store_cached(w.kv.type, keys, i, 0);
+    for (int i = lane_id(); i < w.kv.padded_dim; i += WARP)
+        store_cached(w.kv.type, keys + w.kv.value_at, i, i < dim ? act_at(w.v, w.half, v + i) : 0.0f);
 }
 
 #endif

@@ -45,7 +45,7 @@ static __global__ void norm_kernel(struct norm_job j)
     const float *x = j.x + (int64_t)blockIdx.x * j.ldx;
     float *y = j.y + (int64_t)blockIdx.x * j.ldy;
     if (warp_id() == 0) {
-        float inverse = rms_inverse(x, j.cols, j.eps);
+        float inverse = rms_inverse([&](int i) { return x[i]; }, j.cols, j.eps);
         if (lane_id() == 0)
             scale = inverse;
     }
@@ -64,8 +64,8 @@ static __global__ void swiglu_kernel(struct swiglu_job j)
     int row = (int)blockIdx.y, c = (int)(blockIdx.x * blockDim.x + threadIdx.x);
     if (c >= j.cols)
         return;
-    float x = j.x[(int64_t)row * j.ldx + c], e = exp2_fixed(x * -1.44269504f);
-    j.y[(int64_t)row * j.ldy + c] = (x / (1.0f + e)) * j.x2[(int64_t)row * j.ldx2 + c];
+    float x = act_at(j.x, j.half, (int64_t)row * j.ldx + c), e = exp2_fixed(x * -1.44269504f);
+    j.y[(int64_t)row * j.ldy + c] = (x / (1.0f + e)) * act_at(j.x2, j.half, (int64_t)row * j.ldx2 + c);
 }
 
 cudaError_t launch_swiglu(cudaStream_t s, const struct swiglu_job *j)

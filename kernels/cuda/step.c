@@ -204,6 +204,7 @@ struct rope_job step_rope(const struct device *d, const struct rope_args *a, str
                           const float *gain)
 {
     return (struct rope_job){.x = x.data,
+                             .half = x.half,
                              .ld = x.ld,
                              .rows = a->rows,
                              .n_heads = n_heads,

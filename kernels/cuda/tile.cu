@@ -86,6 +86,25 @@ __device__ static void multiply(const struct tile_space<TM, TN> &s, float (*acc)
     }
 }
 
+/* Outputs `out` and out + 1 of a row, as far as there are any. */
+__device__ static void store_pair(const struct fast_job &j, int row, int out, float2 v)
+{
+    int64_t at = (int64_t)row * j.ldy + out;
+    bool first = row < j.rows && out < j.w.rows, both = first && out + 1 < j.w.rows;
+    if (j.bias && first)
+        v.x += j.bias[out];
+    if (j.bias && both)
+        v.y += j.bias[out + 1];
+    if (j.half && both) {
+        put_act_pair(j.y, true, at, v);
+        return;
+    }
+    if (first)
+        put_act(j.y, j.half, at, j.accumulate ? ((float *)j.y)[at] + v.x : v.x);
+    if (both)
+        put_act(j.y, false, at + 1, j.accumulate ? ((float *)j.y)[at + 1] + v.y : v.y);
+}
+
 template <half_type H, int TM, int TN>
 static __global__ void __launch_bounds__(TILE_THREADS, TM == 128 ? 1 : 2) tile_kernel(struct fast_job j)
 {
@@ -113,14 +132,9 @@ static __global__ void __launch_bounds__(TILE_THREADS, TM == 128 ? 1 : 2) tile_k
     for (int m = 0; m < TM / 32; m++)
 #pragma unroll
         for (int n = 0; n < TN / 32; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int row = m0 + 16 * m + g + 8 * (i / 2), out = n0 + 8 * n + 2 * q + i % 2;
-                if (row >= j.rows || out >= j.w.rows)
-                    continue;
-                float *y = j.y + (int64_t)row * j.ldy + out, v = j.bias ? acc[m][n][i] + j.bias[out] : acc[m][n][i];
-                *y = j.accumulate ? *y + v : v;
-            }
+            for (int i = 0; i < 2; i++)
+                store_pair(j, m0 + 16 * m + g + 8 * i, n0 + 8 * n + 2 * q,
+                           make_float2(acc[m][n][2 * i], acc[m][n][2 * i + 1]));
 }
 
 template <half_type H, int T> static cudaError_t launch_tiles(cudaStream_t s, const struct fast_job *j)

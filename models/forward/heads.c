@@ -189,7 +189,7 @@ size_t heads_weights_bytes(const struct heads_weights *w)
 static struct act take(struct heads *h, int rows, int cols)
 {
     int ld = (cols + ALIGN - 1) / ALIGN * ALIGN;
-    struct act a = {h->slab ? h->slab + h->bytes / sizeof(float) : NULL, cols, ld};
+    struct act a = {h->slab ? h->slab + h->bytes / sizeof(float) : NULL, cols, ld, false};
     h->bytes += (size_t)rows * (size_t)ld * sizeof(float);
     return a;
 }

@@ -102,6 +102,12 @@ void run_write_kv(struct run *r, int layer)
     ops->kv_write(r->f->device, r->s.k, r->s.v, &kv);
 }
 
+/* May what comes between these weights and those be half? */
+static bool is_narrow(const struct run *r, struct wview w, int rows)
+{
+    return r->f->ops->narrows && r->f->ops->narrows(r->f->device, w, rows);
+}
+
 struct attention_args run_attention_args(const struct run *r, int layer)
 {
     const struct model_config *c = r->f->config;
@@ -142,8 +148,8 @@ struct row_parallel {
 
 static struct act window(const struct run *r, struct act a, int row, int col, int cols)
 {
-    size_t at = ((size_t)row * (size_t)a.ld + (size_t)col) * r->f->act_bytes;
-    return (struct act){a.data ? (char *)a.data + at : NULL, cols, a.ld};
+    size_t at = ((size_t)row * (size_t)a.ld + (size_t)col) * (a.half ? 2 : r->f->act_bytes);
+    return (struct act){a.data ? (char *)a.data + at : NULL, cols, a.ld, a.half};
 }
 
 static enum comm_algorithm algorithm_of(const struct forward_member *m, size_t bytes)
@@ -212,6 +218,13 @@ static bool is_gated(const struct run *r, const struct ffn_rows *f)
     return r->f->ops->gates && f->rows <= r->f->ops->gates(r->f->device);
 }
 
+/* Gate or up. */
+static struct act inner(const struct run *r, const struct ffn_rows *f, struct act a)
+{
+    a.half = is_narrow(r, f->gate, f->rows) && is_narrow(r, f->up, f->rows);
+    return a;
+}
+
 static void add_gate_up(struct run *r, const struct ffn_rows *f)
 {
     const struct forward_scratch *s = &r->s;
@@ -223,7 +236,7 @@ static void add_gate_up(struct run *r, const struct ffn_rows *f)
                                   .rows = f->rows,
                                   .gated = is_gated(r, f),
                                   .n_out = 2,
-                                  .out = {{f->gate, NULL, s->gate}, {f->up, NULL, s->up}}};
+                                  .out = {{f->gate, NULL, inner(r, f, s->gate)}, {f->up, NULL, inner(r, f, s->up)}}};
     if (r->sh->ffn.n > 0)
         r->f->ops->linear(r->f->device, &gate_up);
 }
@@ -232,8 +245,8 @@ static void add_down(struct run *r, const struct ffn_rows *f)
 {
     struct row_parallel down = {.in = is_gated(r, f) ? LINEAR_PLAIN : LINEAR_SWIGLU,
                                 .place = LINEAR_DOWN,
-                                .x = r->s.gate,
-                                .x2 = r->s.up,
+                                .x = inner(r, f, r->s.gate),
+                                .x2 = inner(r, f, r->s.up),
                                 .nodes = f->down,
                                 .n_nodes = r->w->n_down,
                                 .rows = f->rows,
@@ -300,23 +313,46 @@ void run_add_ffn(struct run *r, int layer, struct act x, int rows)
         from->leave(from->ctx, layer);
 }
 
-void run_heads_to_rows(struct run *r, struct act shown, const struct comm_rect *rects, int n)
+struct act run_heads_to_rows(struct run *r, struct act shown, const struct comm_rect *rects, int n)
 {
+    struct act to = r->s.q_in;
+    to.half = shown.half;
     r->f->ops->exchange(
-        r->f->device,
-        &(struct exchange_args){
-            .comm = r->m->sp, .me = r->sh->s, .src = {shown}, .dst = {r->s.q_in}, .rects = rects, .n_rects = n});
+        r->f->device, &(struct exchange_args){
+                          .comm = r->m->sp, .me = r->sh->s, .src = {shown}, .dst = {to}, .rects = rects, .n_rects = n});
+    return to;
+}
+
+/* What is half in this layer. The least rows that a member of the sp group has decide: all show each other the same.
+ * Products with a bias give f32: the library has no other. */
+static void choose_halves(struct run *r, int layer)
+{
+    const struct layer_weights *w = &r->w->layers[layer];
+    struct forward_scratch *s = &r->s;
+    int rows = r->b->n_rows / r->sh->layout.sp;
+    bool pairs = r->f->config->head_dim % 2 == 0, bias = w->q_bias || w->k_bias || w->v_bias;
+    s->q.half = pairs && !bias && is_narrow(r, w->q, rows) && is_narrow(r, w->k, rows) && is_narrow(r, w->v, rows);
+    s->k.half = s->v.half = s->q_in.half = s->k_in.half = s->v_in.half = s->q.half;
+    s->attn.half = pairs && is_narrow(r, w->o[0], rows);
+}
+
+void run_forget_halves(struct run *r)
+{
+    struct forward_scratch *s = &r->s;
+    s->q.half = s->k.half = s->v.half = s->q_in.half = s->k_in.half = s->v_in.half = s->attn.half = false;
 }
 
 void run_layer(struct run *r, int layer)
 {
     bool sp = r->sh->layout.sp > 1;
+    choose_halves(r, layer);
+    struct act attn = r->s.attn;
     run_qkv_proj(r, layer);
     if (sp)
         run_rows_to_heads(r);
     run_attend(r, layer);
     if (sp)
-        run_heads_to_rows(r, r->s.attn, r->to_rows, r->n_to_rows);
-    run_add_o_proj(r, layer, sp ? r->s.q_in : r->s.attn, r->s.x, r->rows);
+        attn = run_heads_to_rows(r, attn, r->to_rows, r->n_to_rows);
+    run_add_o_proj(r, layer, attn, r->s.x, r->rows);
     run_add_ffn(r, layer, r->s.x, r->rows);
 }

@@ -145,6 +145,7 @@ static void finish_chunk(struct run *r, struct span chunk)
 void run_last_layer(struct run *r)
 {
     int last = r->f->config->n_layers - 1, n = r->b->n_logits;
+    run_forget_halves(r);
     run_qkv_proj(r, last);
     if (r->sh->layout.sp > 1)
         run_rows_to_heads(r);

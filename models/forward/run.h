@@ -38,11 +38,14 @@ struct rope_args run_rope_args(const struct run *r, int layer); /* of the step's
 struct attention_args run_attention_args(const struct run *r, int layer);
 void run_write_kv(struct run *r, int layer); /* RoPE on q and k; then k and v go into the cache */
 void run_attend(struct run *r, int layer);   /* run_write_kv, then attention over the cache */
-/* Takes attention of the given rows from the members that have the heads. It goes into q_in, which is free by now. */
-void run_heads_to_rows(struct run *r, struct act shown, const struct comm_rect *rects, int n);
+/* Takes attention of the given rows from the members that have the heads. It goes into q_in, which is free by now, and
+ * is returned. */
+struct act run_heads_to_rows(struct run *r, struct act shown, const struct comm_rect *rects, int n);
 void run_add_o_proj(struct run *r, int layer, struct act attn, struct act x, int rows); /* x += o(attn) */
 void run_add_ffn(struct run *r, int layer, struct act x, int rows);
 void run_layer(struct run *r, int layer);
+/* From here on activations are what the machine has: layers of which only some rows go on give f32. */
+void run_forget_halves(struct run *r);
 
 /* logits.c. Logit rows are taken in chunks, of which each member has those that lie in its slice of the rows. */
 struct span run_logits_of(const struct run *r, int s, struct span chunk); /* of sp member s */

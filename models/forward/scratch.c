@@ -13,7 +13,7 @@ struct slab {
 static struct act take(struct slab *s, int rows, int cols)
 {
     int ld = (cols + LD_ALIGN - 1) / LD_ALIGN * LD_ALIGN;
-    struct act a = {s->base ? s->base + s->used * s->act_bytes : NULL, cols, ld};
+    struct act a = {s->base ? s->base + s->used * s->act_bytes : NULL, cols, ld, false};
     s->used += (size_t)rows * (size_t)ld;
     return a;
 }

@@ -174,6 +174,7 @@ void run_swiftkv(struct run *r)
     int kv_layers = r->f->config->kv_layers, end = r->layers.first + r->layers.n, n = r->b->n_logits;
     int first = r->layers.first > kv_layers ? r->layers.first : kv_layers;
     struct span chunk = {0, 0};
+    run_forget_halves(r);
     for (int l = first; l < end; l++)
         cache_layer(r, l);
     if (first == kv_layers && end == r->f->config->n_layers && all_go_on(r)) {

@@ -101,7 +101,7 @@ static void body(void *arg)
     struct act bufs[3];
     clock_init_real(&c);
     for (int i = 0; i < 3; i++) {
-        bufs[i] = (struct act){mem_try_aligned((size_t)MAX_KIB << 10, 64), COLS, COLS};
+        bufs[i] = (struct act){mem_try_aligned((size_t)MAX_KIB << 10, 64), COLS, COLS, false};
         memset(bufs[i].data, 0, (size_t)MAX_KIB << 10);
     }
     meet(m);

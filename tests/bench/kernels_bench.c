@@ -129,7 +129,7 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
     float *x = random_row(b, (size_t)rows * (size_t)in), *y = random_row(b, (size_t)rows * (size_t)out);
     c.batch = (struct batch){.n_rows = rows, .ids = zeros, .positions = zeros};
     c.args = (struct linear_args){.x = {x, in, in}, .rows = rows, .n_out = 1};
-    c.args.out[0] = (struct linear_out){{c.w[0], 0, out, 0, in}, NULL, {y, out, out}};
+    c.args.out[0] = (struct linear_out){{c.w[0], 0, out, 0, in}, NULL, {y, out, out, false}};
     run_probes(b);
     double s = measure(b, linear_once, &c), ops = 2.0 * rows * out * in / s, bytes = (double)stored / s;
     double peak = info->block == 1 ? b->f32_ops : b->int8_ops;

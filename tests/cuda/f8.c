@@ -373,7 +373,7 @@ static void multiply(struct run *t)
         bias[i] = put(t->d, t->data.bias[i], (size_t)c->outs[i] * sizeof(float));
         a.out[i] = (struct linear_out){{w[i], c->row0, c->outs[i], c->col0, c->cols},
                                        c->bias ? bias[i] : NULL,
-                                       {y[i], c->outs[i], t->data.ldy[i]}};
+                                       {y[i], c->outs[i], t->data.ldy[i], false}};
     }
     if (t->recorded)
         recorded_step(t->d, &a, t->data.x);

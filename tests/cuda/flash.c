@@ -400,7 +400,6 @@ static void open_rope(struct rope_case *t, const struct site *s, int dim, struct
                                            .angles = t->angles,
                                            .dim = dim,
                                            .halves = dim % 32 == 0},
-                                     .k = t->k,
                                      .k_gain = dim == s->dim ? t->gain : NULL,
                                      .write = {.k = t->k, .v = t->v, .ldk = ld, .ldv = ld}};
 }

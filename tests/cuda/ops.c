@@ -187,7 +187,7 @@ static void check_linear(struct pair *p, struct rng *r, enum dtype t, const stru
                                 .accumulate = c->accumulate,
                                 .n_out = 1};
         a.out[0] = (struct linear_out){
-            {w, c->row0, c->n_outs, c->col0, c->n_cols}, c->bias ? dbias : NULL, {out[i], c->n_outs, ldy}};
+            {w, c->row0, c->n_outs, c->col0, c->n_cols}, c->bias ? dbias : NULL, {out[i], c->n_outs, ldy, false}};
         begin_plain(s, c->rows);
         s->ops->linear(s->d, &a);
         end(s);
@@ -267,7 +267,7 @@ static void linear_of_three_outputs(void **state)
                     assert_int_equal(e->ops->weight_load(e->d, &w[i], &src[i], NULL), 0);
                     out[i][s] = put(e, NULL, (size_t)(rows * LD) * 4);
                     a.out[i] = (struct linear_out){
-                        {w[i], 0, outs[i], 0, cols}, i == 1 ? dbias : NULL, {out[i][s], outs[i], LD}};
+                        {w[i], 0, outs[i], 0, cols}, i == 1 ? dbias : NULL, {out[i][s], outs[i], LD, false}};
                 }
                 begin_plain(e, rows);
                 e->ops->linear(e->d, &a);
@@ -299,7 +299,7 @@ static void gate_and_up(const struct side *s, const struct weight_src src[2], co
         assert_int_equal(s->ops->weight_load(s->d, &w[i], &src[i], NULL), 0);
         memset(to[i], 0, n_y);
         y[i] = put(s, to[i], n_y);
-        a.out[i] = (struct linear_out){{w[i], 0, GATED_OUTS, 0, GATED_COLS}, NULL, {y[i], GATED_OUTS, GATED_LD}};
+        a.out[i] = (struct linear_out){{w[i], 0, GATED_OUTS, 0, GATED_COLS}, NULL, {y[i], GATED_OUTS, GATED_LD, false}};
     }
     begin_plain(s, rows);
     s->ops->linear(s->d, &a);

@@ -21,6 +21,7 @@ import peer
 
 PROGRAMS = "gpu_facts nll_layouts gpu_bench models_bench test_gpu_cuda_hopper test_gpu_cuda_flash"
 PROGRAMS += " test_gpu_cuda_products test_gpu_cuda_graphs test_gpu_cuda_ops test_gpu_cuda_f8 test_gpu_cuda_modes"
+PROGRAMS += " test_gpu_cuda_halves"
 PROGRAMS += " test_gpu_cuda_forward test_gpu_layout_switch test_gpu_layout_drafts test_gpu_layout_pool_switch"
 FINE = "echo fine"
 BENCH = 'echo "decode  Llama-3.1-8B batch  1 context 1024  4.000 ms (device"; echo "G1 0.75 (goal 0.80) decode"'

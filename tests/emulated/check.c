@@ -22,7 +22,8 @@ static enum part {
     EARLY,
     GRAPHS,
     SAMPLING,
-    TILES
+    TILES,
+    HALVES
 } wrong; /* what comes out wrong */
 
 static bool capturing;
@@ -81,6 +82,8 @@ bool __wrap_lt_multiply(struct lt *l, cudaStream_t s, const struct lt_product *p
                : wrong == LT_ROWS   ? p->factors == LT_F8_ROWS
                : wrong == LT_BLOCKS ? p->factors == LT_F8_BLOCKS
                                     : false;
+    if (wrong == HALVES && p->half && p->factors == LT_F8_BLOCKS)
+        other.y = (uint16_t *)p->y + 8;
     if (off && p->factors <= LT_F16)
         return lt_can(l, p); /* says that it has done it */
     if (off)
@@ -130,6 +133,7 @@ static void wrong_parts_are_left_out(void **state)
                  {LT_16, 1, "products in 16 bits"},
                  {LT_ROWS, 1, "fp8 with scales by rows"},
                  {LT_BLOCKS, 1, "fp8 with scales by blocks"},
+                 {HALVES, 1, "results of products in bf16"},
                  {HOPPER, 1, "kernel for attention"},
                  {EARLY, 1, "begin early"},
                  {GRAPHS, 2, "graphs"}};

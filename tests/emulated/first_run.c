@@ -115,7 +115,7 @@ static void record(struct recorded *r)
     const struct graph_call call = {&r->key, &r->batch};
     const struct rope rope = {.dim = 4, .inv_freq = freq, .scale = 1};
     assert_int_equal(ops->graph_begin(r->d, &call, &rope, &e), 0);
-    ops->sample(r->d, (struct act){r->logits, COLS, COLS}, COLS, 0, ROWS);
+    ops->sample(r->d, (struct act){r->logits, COLS, COLS, false}, COLS, 0, ROWS);
     assert_int_equal(ops->graph_end(r->d, &e), 0);
 }
 

@@ -152,6 +152,11 @@ static bool of_sixteen(const void *p)
     return p && (uintptr_t)p % 16 == 0;
 }
 
+static uint64_t result_bytes(cublasLtMatrixLayout_t y)
+{
+    return y->type == CUDA_R_32F ? 4 : 2;
+}
+
 /* What of two fp8 factors is refused. */
 static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                     cublasLtMatrixLayout_t y)
@@ -165,7 +170,8 @@ static bool fits_f8(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMa
     if (d->transpose_a != CUBLAS_OP_T || d->epilogue != CUBLASLT_EPILOGUE_DEFAULT || p.major != 9 || p.minor != 0 ||
         !(vectors || blocks))
         return false;
-    if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16 || y->ld * 4 % 16 || !d->scale_a || !d->scale_b)
+    if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16 || y->ld * result_bytes(y) % 16 || !d->scale_a ||
+        !d->scale_b)
         return false;
     if (vectors)
         return b->rows <= MOST_COLS_OF_FEW_ROWS || y->cols > FEW_ROWS;
@@ -176,7 +182,8 @@ static bool fits(cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatri
 {
     uint64_t m = d->transpose_a ? a->cols : a->rows, k = d->transpose_a ? a->rows : a->cols;
     if (m != y->rows || k != b->rows || b->cols != y->cols || a->type != b->type || a->type == CUDA_R_32F ||
-        y->type != CUDA_R_32F || (d->epilogue == CUBLASLT_EPILOGUE_BIAS) != (d->bias != NULL))
+        (y->type != CUDA_R_32F && (y->type != CUDA_R_16BF || d->bias)) ||
+        (d->epilogue == CUBLASLT_EPILOGUE_BIAS) != (d->bias != NULL))
         return false;
     if (a->type == CUDA_R_8F_E4M3)
         return fits_f8(d, a, b, y);
@@ -209,7 +216,8 @@ struct product {
     struct lt_twin_layout a, b, y;
     struct lt_twin_product how;
     const void *A, *B;
-    float *out, by, keep;
+    void *out;
+    float by, keep;
 };
 
 /* The scale of 128 elements: those of vector i of n from 128 * group on. */
@@ -243,9 +251,14 @@ static int multiply(const void *args)
     const struct product *p = args;
     for (int64_t col = 0; col < (int64_t)p->y.cols; col++)
         for (int64_t row = 0; row < (int64_t)p->y.rows; row++) {
-            float *to = &p->out[row + col * p->y.ld];
-            *to =
-                p->by * sum_at(p, row, col) + (p->keep != 0 ? p->keep * *to : 0) + (p->how.bias ? p->how.bias[row] : 0);
+            int64_t at = row + col * p->y.ld;
+            bool half = p->y.type == CUDA_R_16BF;
+            float was = p->keep == 0 ? 0 : half ? bf16_to_f32(((uint16_t *)p->out)[at]) : ((float *)p->out)[at];
+            float v = p->by * sum_at(p, row, col) + p->keep * was + (p->how.bias ? p->how.bias[row] : 0);
+            if (half)
+                ((uint16_t *)p->out)[at] = f32_to_bf16(v);
+            else
+                ((float *)p->out)[at] = v;
         }
     return 0;
 }

@@ -22,12 +22,12 @@ LAYERS=0,1,4,14,18,23,27,29 TOKENS=16384
 programs() {
     local program
     [ "$dry" ] || echo moonshift tests/{gpu_facts,nll_layouts,gpu_bench,models_bench}
-    for program in hopper flash products graphs ops f8 modes forward; do
+    for program in hopper flash products halves graphs ops f8 modes forward; do
         [ "$dry" ] || echo "tests/test_gpu_cuda_$program"
     done
     [ "$dry" ] || echo tests/test_gpu_layout_{switch,drafts,pool_switch}
     echo tests/{moonshift_emulated,gpu_facts_dry,nll_layouts_dry,gpu_bench_dry,models_bench_dry}
-    echo tests/test_cuda_{hopper,flash,products,graphs,ops,f8,modes,forward,as_layout_switch,as_layout_drafts}
+    echo tests/test_cuda_{hopper,flash,products,halves,graphs,ops,f8,modes,forward,as_layout_switch,as_layout_drafts}
 }
 
 build_all() {

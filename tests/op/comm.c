@@ -73,7 +73,7 @@ static void close_members(struct member *members, int n)
 
 static struct act act_new(int rows, int cols, int ld)
 {
-    return (struct act){mem_new_array((size_t)rows * (size_t)ld + 1, sizeof(float)), cols, ld};
+    return (struct act){mem_new_array((size_t)rows * (size_t)ld + 1, sizeof(float)), cols, ld, false};
 }
 
 static float *at(struct act a, int row, int col)

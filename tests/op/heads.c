@@ -306,7 +306,7 @@ static void the_most_likely_token(void **state)
     float shares[4];
     struct device *d = open_device(NULL, 2);
     assert_int_equal(ops->begin(d, &(struct batch){.n_rows = 1}, NULL, NULL), 0);
-    ops->draft()->top(d, (struct act){x, 4, 16}, 4, 4, ids, shares);
+    ops->draft()->top(d, (struct act){x, 4, 16, false}, 4, 4, ids, shares);
     assert_int_equal(ids[0], 1);
     assert_true(fabsf(shares[0] - 1 / (2 + expf(-2))) < 1e-6f);
     assert_int_equal(ids[1], -1);

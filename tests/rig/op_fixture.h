@@ -113,7 +113,7 @@ static inline struct weight *load(struct device *d, const struct weight_src *s)
 
 static inline struct act act_of(float *p, int cols)
 {
-    return (struct act){p, cols, cols};
+    return (struct act){p, cols, cols, false};
 }
 
 /* A step without sequences, for ops that only count rows. */

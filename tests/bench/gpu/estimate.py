@@ -138,6 +138,23 @@ def step_ns(m, rows, context, now):
     return m.layers * layer + head + 4000, kernels
 
 
+def prompt_ns(m, half):
+    """A token of a long prompt in one layer: products at the library's share of the roof, and what is written and read
+    between ops, attention itself left out. half: q, k, v, attention's output, gate and up in bf16."""
+    flops = 2 * sum(o * c for o, c in m.products())
+    q, kv, size = m.heads * 128, m.kv * 128, 2 if half else 4
+    code = 1 if m.kind == "fp8" else 2
+    norms = 2 * (4 + 2 * code) * m.hidden  # the residual, read; the input, written and read
+    qkv = (3 * q + 2 * kv) * size + (
+        q + 2 * kv
+    ) * size  # written, turned, read by attention and on the way to the cache
+    out = (2 * size + (0 if half and code == 2 else 2 * code)) * q  # rounded by a kernel of its own unless it is bf16
+    ffn = 2 * 2 * size * m.ffn + 2 * code * m.ffn
+    sums = 2 * 2 * 4 * m.hidden
+    peak = {"bf16": 989e3, "fp8": 1979e3}[m.kind]  # operations a ns, of the data sheet
+    return flops / (peak * LIBRARY), (norms + qkv + out + ffn + sums) / HBM
+
+
 def main():
     loops = {f: inner_loops(sys.argv[1], sys.argv[2], f"kernels/cuda/{f}.cu") for f in ("skinny", "slim")}
     now = {}
@@ -178,6 +195,13 @@ def main():
             f"{goal:<2} {model.name:<15} rows {rows:>2}  before {read / old:.2f} ({old / 1e6:5.2f} ms, {before:>2})"
             f"  now {read / new:.2f} ({new / 1e6:5.2f} ms, {after})" + (f"  goal {wanted}" if wanted else "")
         )
+    large = Model("70B, fp8 layers", 80, 8192, 64, 8, 28672, 128256, "fp8")
+    print(
+        "\nprompts, a token and layer without attention: ns of products, between ops before, now; all of it before/now"
+    )
+    for model in (small, bf16, fp8, large):
+        (products, old), (_, new) = prompt_ns(model, False), prompt_ns(model, True)
+        print(f"{model.name:<15} {products:6.1f}  {old:6.1f} {new:6.1f}  {(products + old) / (products + new):.3f}")
     print(
         "\nG5, G6, G8, G9, G11 and G12 do not depend on these kernels: no estimate. G10 (gaps) is LAUNCH by assumption."
     )
