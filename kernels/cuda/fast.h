@@ -21,7 +21,7 @@ extern "C" {
 enum { SKINNY_ROWS = 8, SLIM_ROWS = 64, SKINNY_OUTS = 3 };
 enum skinny_in { SKINNY_PLAIN, SKINNY_NORM }; /* x; x / rms(x) * gain */
 struct skinny_out {
-    struct weight_window w; /* all of one family and the same columns */
+    struct weight_window w; /* all of the same columns; of one family, or skinny_mixes */
     const float *bias;      /* or NULL */
     float *y;
     int ldy;
@@ -37,6 +37,11 @@ struct skinny_job {
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
+/* May the first outputs be of family f and the last ones of g? So it is with q, k and v in files of such types. */
+static inline bool skinny_mixes(enum family f, enum family g)
+{
+    return f == g || (f == FAM_K4 && (g == FAM_K5 || g == FAM_K6)) || (f == FAM_K5 && g == FAM_K6);
+}
 
 /* slim.cu: the same for up to SLIM_ROWS. Where there are too few outputs to fill the device the columns are
  * cut into parts, and the last part to finish adds them up in order. */

@@ -1,7 +1,7 @@
 /* Linear layers of the default mode.
  *
- * - Few rows: one launch for all outputs that share the input and the type (skinny.cu up to 8 rows, slim.cu up to 64),
- *   which also gates the two of an FFN.
+ * - Few rows: one launch for all outputs that share the input and the type, or skinny_mixes (skinny.cu up to 8 rows,
+ * slim.cu up to 64), which also gates the two of an FFN.
  * - Many rows: the input is rounded to 16 bits once, then the library multiplies (lt.c).
  * - Many rows, quantised weights: tiles that widen the weights on the way (tile.cu). With so many rows that the
  *   library's rate makes up for it, weights are widened a piece at a time for the library instead (widen.cu).
@@ -302,6 +302,8 @@ static struct tuning_key key_of(const struct linear_args *a)
                            .flags = (a->gated ? TUNING_GATED : 0) | (a->accumulate ? TUNING_ADDED : 0)};
     for (int i = 0; i < a->n_out; i++)
         k.outs += a->out[i].w.rows;
+    if (family_of(a, a->n_out - 1) != family_of(a, 0))
+        k.flags |= TUNING_MIXED;
     return k;
 }
 
@@ -351,7 +353,7 @@ static void multiply_best(struct device *d, const struct linear_args *a)
 
 /* ---- the op */
 
-/* Outputs of one type, all of which the library can multiply in fp8, or none. */
+/* Outputs of one type, or which skinny_mixes, all of which the library can multiply in fp8, or none. */
 static void multiply(struct device *d, const struct linear_args *a)
 {
     if (family_of(a, 0) == FAM_F32)
@@ -374,6 +376,14 @@ bool cuda_narrows(const struct device *d, struct wview w, int rows)
     return !d->opts.invariant && !d->no_narrow && rows > SLIM_ROWS && f != FAM_F32 && f != FAM_F16;
 }
 
+/* May output i be multiplied with those from `first` on, which all may be? */
+static bool joins(const struct device *d, const struct linear_args *a, int first, int i)
+{
+    enum family f = family_of(a, first), before = family_of(a, i - 1), own = family_of(a, i);
+    bool mixed = before == f && a->rows <= SLIM_ROWS && skinny_mixes(f, own);
+    return (own == before || mixed) && way_of(d, a, i) == way_of(d, a, first);
+}
+
 /* Gated outputs whose types differ, or which no kernel here can gate, are gated after their products. */
 void cuda_product(struct device *d, const struct linear_args *a)
 {
@@ -384,12 +394,8 @@ void cuda_product(struct device *d, const struct linear_args *a)
     }
     part.gated = false;
     for (int first = 0; first < a->n_out && !gpu_failed(d); first += part.n_out) {
-        enum family f = family_of(a, first);
-        enum f8_scales way = way_of(d, a, first);
         part.out[0] = a->out[first];
-        for (part.n_out = 1; first + part.n_out < a->n_out && family_of(a, first + part.n_out) == f &&
-                             way_of(d, a, first + part.n_out) == way;
-             part.n_out++)
+        for (part.n_out = 1; first + part.n_out < a->n_out && joins(d, a, first, first + part.n_out); part.n_out++)
             part.out[part.n_out] = a->out[first + part.n_out];
         multiply(d, &part);
     }

@@ -135,15 +135,10 @@ __device__ static void store_sums(const struct skinny_job &j, const struct skinn
 }
 
 template <enum family F, int T>
-__global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
-    skinny_kernel(const __grid_constant__ struct skinny_job j)
+__device__ static void multiply_tiles(const struct skinny_job &j, const struct tiles_at<T> &f, struct sums<T> *s)
 {
-    SHARED(space, struct skinny_space<T> space);
-    struct tiles_at<T> f = find_tiles<T>(j, (int)blockIdx.x);
-    struct sums<T> s = {};
     struct slab_row<F> slab[T][2], next[T][2];
     int c = warp_id() * SLAB, cols = j.out[0].w.cols;
-    griddepcontrol_launch_dependents();
     if (c < cols)
         load_tiles<F, T>(j, f, c, next);
     griddepcontrol_wait();
@@ -153,8 +148,23 @@ __global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
             slab[i][0] = next[i][0], slab[i][1] = next[i][1];
         if (c + SKINNY_WARPS * SLAB < cols)
             load_tiles<F, T>(j, f, c + SKINNY_WARPS * SLAB, next);
-        multiply_slab<F, T>(j, slab, c, &s);
+        multiply_slab<F, T>(j, slab, c, s);
     }
+}
+
+/* F: the family of the first outputs, G: of the last; a CTA has outputs of one. */
+template <enum family F, enum family G, int T>
+__global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
+    skinny_kernel(const __grid_constant__ struct skinny_job j)
+{
+    SHARED(space, struct skinny_space<T> space);
+    struct tiles_at<T> f = find_tiles<T>(j, (int)blockIdx.x);
+    struct sums<T> s = {};
+    griddepcontrol_launch_dependents();
+    if (F != G && j.out[f.tile[0].out].w.p.family == G)
+        multiply_tiles<G, T>(j, f, &s);
+    else
+        multiply_tiles<F, T>(j, f, &s);
     share_sums<T>(&space, s);
     __syncthreads();
     store_sums<T>(j, space, f);
@@ -162,27 +172,27 @@ __global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
 
 /* ---- launching */
 
-template <enum family F, int T> static cudaError_t launch_tiles(cudaStream_t s, const struct skinny_job *j)
+template <typename W, int T> static cudaError_t launch_tiles(cudaStream_t s, const struct skinny_job *j)
 {
     int tiles = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS * T);
     if (tiles == 0)
         return cudaSuccess;
     if (j->pdl)
-        return launch_pdl(skinny_kernel<F, T>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
-    return launch(skinny_kernel<F, T>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
+        return launch_pdl(skinny_kernel<W::first, W::last, T>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
+    return launch(skinny_kernel<W::first, W::last, T>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
 }
 
 /* Two tiles a CTA where there are enough outputs to fill the device anyway: then the inputs are read half as often. */
-template <enum family F> static cudaError_t launch_rows(cudaStream_t s, const struct skinny_job *j)
+template <typename W> static cudaError_t launch_rows(cudaStream_t s, const struct skinny_job *j)
 {
     int outs = 0;
     for (int i = 0; i < j->n_out; i++)
         outs += j->out[i].w.rows;
     bool two = j->gated || (outs >= 8192 && j->rows > 2);
-    return two ? launch_tiles<F, 2>(s, j) : launch_tiles<F, 1>(s, j);
+    return two ? launch_tiles<W, 2>(s, j) : launch_tiles<W, 1>(s, j);
 }
 
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j)
 {
-    return by_family(j->out[0].w.p.family, [&](auto of) { return launch_rows<decltype(of)::value>(s, j); });
+    return by_families(j, [&](auto of) { return launch_rows<decltype(of)>(s, j); });
 }

@@ -297,38 +297,53 @@ __device__ static inline void multiply_block(const struct block_weights<F> &b, c
 
 /* ---- launching */
 
-template <enum family F> struct of_family {
-    static constexpr enum family value = F;
+/* The family of the first outputs, and of the last ones: skinny_mixes. */
+template <enum family F, enum family G = F> struct of_families {
+    static constexpr enum family first = F, last = G;
 };
 
-/* launch(of_family<f>), for the families that slabs are of. */
-template <typename L> static inline cudaError_t by_family(enum family f, L launch)
+template <typename L> static inline cudaError_t by_mixed(enum family f, enum family g, L launch)
 {
+    if (f == FAM_K4 && g == FAM_K6)
+        return launch(of_families<FAM_K4, FAM_K6>());
+    if (f == FAM_K4 && g == FAM_K5)
+        return launch(of_families<FAM_K4, FAM_K5>());
+    if (f == FAM_K5 && g == FAM_K6)
+        return launch(of_families<FAM_K5, FAM_K6>());
+    return cudaErrorInvalidValue;
+}
+
+/* launch(of_families<f, g>) with those of the job's first output and its last one, where slabs are of such. */
+template <typename L> static inline cudaError_t by_families(const struct skinny_job *j, L launch)
+{
+    enum family f = j->out[0].w.p.family, g = j->out[j->n_out - 1].w.p.family;
+    if (f != g)
+        return by_mixed(f, g, launch);
     switch (f) {
     case FAM_F32:
         break;
     case FAM_F16:
-        return launch(of_family<FAM_F16>());
+        return launch(of_families<FAM_F16>());
     case FAM_BF16:
-        return launch(of_family<FAM_BF16>());
+        return launch(of_families<FAM_BF16>());
     case FAM_F8:
-        return launch(of_family<FAM_F8>());
+        return launch(of_families<FAM_F8>());
     case FAM_U4:
-        return launch(of_family<FAM_U4>());
+        return launch(of_families<FAM_U4>());
     case FAM_U4M:
-        return launch(of_family<FAM_U4M>());
+        return launch(of_families<FAM_U4M>());
     case FAM_U5:
-        return launch(of_family<FAM_U5>());
+        return launch(of_families<FAM_U5>());
     case FAM_U5M:
-        return launch(of_family<FAM_U5M>());
+        return launch(of_families<FAM_U5M>());
     case FAM_S8:
-        return launch(of_family<FAM_S8>());
+        return launch(of_families<FAM_S8>());
     case FAM_K4:
-        return launch(of_family<FAM_K4>());
+        return launch(of_families<FAM_K4>());
     case FAM_K5:
-        return launch(of_family<FAM_K5>());
+        return launch(of_families<FAM_K5>());
     case FAM_K6:
-        return launch(of_family<FAM_K6>());
+        return launch(of_families<FAM_K6>());
     }
     return cudaErrorInvalidValue;
 }

@@ -250,7 +250,8 @@ __device__ static struct tile_at find_own(const struct skinny_job &j, struct til
                    : (struct tile_at){f.out, f.first + warp * TILE_OUTS};
 }
 
-template <enum family F, int N>
+/* F: the family of the first outputs, G: of the last; a CTA has outputs of one. */
+template <enum family F, enum family G, int N>
 __global__ void __launch_bounds__(SLIM_THREADS, N <= 4 ? 2 : 1)
     slim_kernel(const __grid_constant__ struct skinny_job j, const __grid_constant__ struct slim_room r)
 {
@@ -258,7 +259,10 @@ __global__ void __launch_bounds__(SLIM_THREADS, N <= 4 ? 2 : 1)
     struct tile_at f = find_outputs(j);
     struct slim_sums<N> s = {};
     griddepcontrol_launch_dependents();
-    multiply_part<F, N>(j, find_own(j, f), find_slabs(j.out[0].w.cols, r.n_parts), &sp, &s);
+    if (F != G && j.out[f.out].w.p.family == G)
+        multiply_part<G, N>(j, find_own(j, f), find_slabs(j.out[0].w.cols, r.n_parts), &sp, &s);
+    else
+        multiply_part<F, N>(j, find_own(j, f), find_slabs(j.out[0].w.cols, r.n_parts), &sp, &s);
     s.squares = s.squares + __shfl_xor_sync(ALL_LANES, s.squares, 1);
     s.squares = s.squares + __shfl_xor_sync(ALL_LANES, s.squares, 2);
     if (lane_id() % 4 == 0)
@@ -306,33 +310,33 @@ void slim_needs(const struct skinny_job *j, int n_sms, size_t *floats, size_t *c
     }
 }
 
-template <enum family F, int N>
+template <typename W, int N>
 static cudaError_t launch_kernel(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r)
 {
     dim3 grid((unsigned)r->n_tiles, (unsigned)r->n_parts);
     if (j->pdl)
-        return launch_pdl(slim_kernel<F, N>, grid, dim3(SLIM_THREADS), 0, s, *j, *r);
-    return launch(slim_kernel<F, N>, grid, dim3(SLIM_THREADS), 0, s, *j, *r);
+        return launch_pdl(slim_kernel<W::first, W::last, N>, grid, dim3(SLIM_THREADS), 0, s, *j, *r);
+    return launch(slim_kernel<W::first, W::last, N>, grid, dim3(SLIM_THREADS), 0, s, *j, *r);
 }
 
-template <enum family F>
+template <typename W>
 static cudaError_t launch_rows(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r)
 {
     if (r->n_tiles == 0)
         return cudaSuccess;
     switch (eights_of(j)) {
     case 1:
-        return launch_kernel<F, 1>(s, j, r);
+        return launch_kernel<W, 1>(s, j, r);
     case 2:
-        return launch_kernel<F, 2>(s, j, r);
+        return launch_kernel<W, 2>(s, j, r);
     case 4:
-        return launch_kernel<F, 4>(s, j, r);
+        return launch_kernel<W, 4>(s, j, r);
     default:
-        return launch_kernel<F, 8>(s, j, r);
+        return launch_kernel<W, 8>(s, j, r);
     }
 }
 
 cudaError_t launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r)
 {
-    return by_family(j->out[0].w.p.family, [&](auto of) { return launch_rows<decltype(of)::value>(s, j, r); });
+    return by_families(j, [&](auto of) { return launch_rows<decltype(of)>(s, j, r); });
 }

@@ -43,6 +43,9 @@ static const char *const family_names[] = {
     [FAM_S8] = "s8",   [FAM_K4] = "k4",     [FAM_K5] = "k5", [FAM_K6] = "k6",   [FAM_F8] = "f8",
 };
 enum { FAMILIES = sizeof family_names / sizeof *family_names };
+static const char *const flag_names[] = {"-", [TUNING_GATED] = "g", [TUNING_ADDED] = "a", [TUNING_MIXED] = "m",
+                                         [TUNING_MIXED | TUNING_ADDED] = "ma"};
+enum { FLAGS = sizeof flag_names / sizeof *flag_names };
 static const char *const way_names[WAY_KINDS] = {"skinny", "slim", "slim-finer", "wide", "widened"};
 
 int tuning_round(int rows)
@@ -133,10 +136,9 @@ static bool read_family(const char *text, int32_t *out)
 
 static bool read_flags(const char *text, int32_t *out)
 {
-    static const char *const all[] = {"-", "g", "a", "ga"};
-    for (int i = 0; i < 4 && text; i++)
-        if (!strcmp(text, all[i])) {
-            *out = (i & 1 ? TUNING_GATED : 0) | (i & 2 ? TUNING_ADDED : 0);
+    for (int i = 0; i < FLAGS && text; i++)
+        if (flag_names[i] && !strcmp(text, flag_names[i])) {
+            *out = i;
             return true;
         }
     return false;
@@ -201,9 +203,8 @@ static void read_file(struct tuning *t)
 
 static void put_entry(struct buf *out, const struct entry *x)
 {
-    buf_printf(out, "%s %d %d %d %d %s%s%s ", family_names[x->key.family], x->key.rows, x->key.outs, x->key.cols,
-               x->key.n_out, x->key.flags & TUNING_GATED ? "g" : "", x->key.flags & TUNING_ADDED ? "a" : "",
-               x->key.flags ? "" : "-");
+    buf_printf(out, "%s %d %d %d %d %s ", family_names[x->key.family], x->key.rows, x->key.outs, x->key.cols,
+               x->key.n_out, flag_names[x->key.flags]);
     put_way(out, x->way);
     buf_putc(out, '\n');
 }

@@ -20,9 +20,9 @@ enum { WAY_PROPOSALS = 3, TUNING_WAYS = 8, TUNING_MOST = 4096 };
 /* A product; no padding, compared as bytes. */
 struct tuning_key {
     int32_t family, rows, outs, cols; /* rows: tuning_round of them; outs: of all outputs */
-    int32_t n_out, flags;             /* TUNING_GATED, TUNING_ADDED */
+    int32_t n_out, flags;             /* of those below */
 };
-enum { TUNING_GATED = 1, TUNING_ADDED = 2 };
+enum { TUNING_GATED = 1, TUNING_ADDED = 2, TUNING_MIXED = 4 }; /* mixed: the last outputs are of another family */
 
 /* The next of the rows that are tried; those above the last are the last. */
 int tuning_round(int rows);

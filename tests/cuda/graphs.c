@@ -10,6 +10,8 @@
 
 #include "engine/base/file.h"
 #include "kernels/cuda/graph.h"
+#include "engine/base/mem.h"
+#include "models/load/quantize.h"
 #include "tests/rig/layout_subject.h"
 
 enum { SEQS = 4, LENGTH = 24, STEPS = 5, BLOCK = 16, TOP = 3, GRAPHS = 2 };
@@ -307,9 +309,36 @@ static void refused(void **state)
     model_close(m);
 }
 
-/* Kernels of a captured step of so many rows, of a model like "gqa" with so many layers. */
-static int kernels_of(enum dtype t, int layers, int rows)
+/* Every second matrix of the size of k and v, which is v, in another type, as files called Q4_K_M have them. */
+static enum dtype type_of_v;
+static int n_of_size;
+
+static int load_mixed(struct device *d, struct weight **out, const struct weight_src *src, struct err *e)
 {
+    enum { KV_ROWS = 256, HIDDEN = 256 };
+    struct weight_src own = *src;
+    bool changes = src->rows == KV_ROWS && src->cols == HIDDEN && n_of_size++ % 2;
+    if (!changes)
+        return backend_cuda()->weight_load(d, out, src, e);
+    size_t row_bytes = dtype_row_bytes(type_of_v, HIDDEN);
+    float x[HIDDEN];
+    char *data = mem_new_array(KV_ROWS, row_bytes);
+    for (int i = 0; i < KV_ROWS; i++) {
+        dtype_to_f32(src->type, (const char *)src->data + (size_t)i * weight_src_pitch(src), x, HIDDEN);
+        quantize_row(type_of_v, x, data + (size_t)i * row_bytes, HIDDEN);
+    }
+    own.type = type_of_v, own.data = data, own.pitch = 0;
+    int rc = backend_cuda()->weight_load(d, out, &own, e);
+    mem_free(data);
+    return rc;
+}
+
+/* Kernels of a captured step of so many rows, of a model like "gqa" (of K types: "wide") with so many layers. v: its
+ * type. */
+static int kernels_of(enum dtype t, enum dtype v, int layers, int rows)
+{
+    bool wide = t == DT_Q4_K || t == DT_Q5_K;
+    struct backend_ops ops = *backend_cuda();
     struct buf config = {0};
     struct err e = {0};
     struct model *m;
@@ -318,14 +347,18 @@ static int kernels_of(enum dtype t, int layers, int rows)
     char path[] = "/tmp/moonshift_graph_XXXXXX";
     int fd = mkstemp(path);
     assert_true(fd >= 0);
-    assert_int_equal(file_read(&config, "tests/data/layout_gqa.json", 1 << 20, &e), 0);
+    assert_int_equal(
+        file_read(&config, wide ? "tests/data/layout_wide.json" : "tests/data/layout_gqa.json", 1 << 20, &e), 0);
     char *at = strstr(config.data, "\"num_hidden_layers\": 2");
     assert_non_null(at);
     at[strlen("\"num_hidden_layers\": ")] = (char)('0' + layers);
     assert_int_equal(write(fd, config.data, strlen(config.data)), (ssize_t)strlen(config.data));
     assert_int_equal(model_open_dummy(&m, path, t, 3, &e), 0);
+    type_of_v = v, n_of_size = 0;
+    if (v != t)
+        ops.weight_load = load_mixed;
     open_node(&n, m,
-              &(struct node_opts){.ops = backend_cuda(),
+              &(struct node_opts){.ops = &ops,
                                   .n_ranks = 1,
                                   .max_rows = 64,
                                   .max_logits = 64,
@@ -338,7 +371,7 @@ static int kernels_of(enum dtype t, int layers, int rows)
     if (record(&n, &p, (struct layout){1, 1, 1}, rows, &e))
         fail_msg("%d rows: %s", rows, e.text);
     int kernels = cuda_graph_kernels(n.forwards[0].device);
-    assert_true(kernels > 0);
+    assert_true(kernels > 0 && (v == t || n_of_size == 2 * layers));
     place_free(&p);
     node_close(&n);
     model_close(m);
@@ -351,14 +384,18 @@ static int kernels_of(enum dtype t, int layers, int rows)
 /* q|k|v with their norm, attention with RoPE and the cache, its output, gate|up with their norm and SwiGLU, down. */
 static void five_kernels_a_layer(void **state)
 {
-    static const enum dtype types[] = {DT_BF16, DT_F16, DT_Q4_1, DT_Q8_0, DT_F8_SCALED};
+    static const enum dtype types[][2] = {
+        {DT_BF16, DT_BF16},           {DT_F16, DT_F16},   {DT_Q4_1, DT_Q4_1}, {DT_Q8_0, DT_Q8_0},
+        {DT_F8_SCALED, DT_F8_SCALED}, {DT_Q4_K, DT_Q6_K}, {DT_Q4_K, DT_Q5_K}, {DT_Q5_K, DT_Q6_K}};
     static const int rows[] = {1, 5, 16, 17, 32, 64};
     (void)state;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            int more = kernels_of(types[t], 4, rows[i]) - kernels_of(types[t], 2, rows[i]);
+            int more =
+                kernels_of(types[t][0], types[t][1], 4, rows[i]) - kernels_of(types[t][0], types[t][1], 2, rows[i]);
             if (more != 2 * 5)
-                fail_msg("%s, %d rows: two layers more are %d kernels more", dtype_get(types[t])->name, rows[i], more);
+                fail_msg("%s, %d rows: two layers more are %d kernels more", dtype_get(types[t][0])->name, rows[i],
+                         more);
         }
 }
 

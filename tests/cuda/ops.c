@@ -240,16 +240,16 @@ static void linear_of_three_outputs(void **state)
 {
     enum { COLS = 384, LD = 80 };
     static const int outs[3] = {70, 32, 16}, batches[] = {3, 20, 40};
-    static const enum dtype kinds[][3] = {{DT_Q4_K, DT_Q4_K, DT_Q6_K},
-                                          {DT_BF16, DT_BF16, DT_BF16},
-                                          {DT_F16, DT_F32, DT_Q8_0},
-                                          {DT_Q5_1, DT_Q5_1, DT_Q5_1}};
+    static const enum dtype kinds[][3] = {{DT_Q4_K, DT_Q4_K, DT_Q6_K}, {DT_Q4_K, DT_Q5_K, DT_Q6_K},
+                                          {DT_Q5_K, DT_Q6_K, DT_Q6_K}, {DT_Q4_K, DT_Q6_K, DT_Q4_K},
+                                          {DT_Q4_K, DT_Q4_K, DT_Q5_K}, {DT_BF16, DT_BF16, DT_BF16},
+                                          {DT_F16, DT_F32, DT_Q8_0},   {DT_Q5_1, DT_Q5_1, DT_Q5_1}};
     struct pair *p = pair_or_skip(state);
     struct rng r;
     rng_init(&r, 7);
-    for (size_t k = 0; k < 4; k++)
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
         for (size_t b = 0; b < 3; b++) {
-            int rows = batches[b], cols = k ? COLS : 512;
+            int rows = batches[b], cols = k < 5 ? 512 : COLS;
             struct weight_src src[3];
             float *x = random_floats(&r, (size_t)(rows * cols), 2), *gain = random_floats(&r, (size_t)cols, 1),
                   *bias = random_floats(&r, LD, 1);

@@ -36,7 +36,9 @@ def inner_loops(nvcc, cuobjdump, path):
         sass = subprocess.run([cuobjdump, "-sass", made.name], check=True, capture_output=True, text=True).stdout
     found = {}
     for part in re.split(r"\n\s*Function : ", sass)[1:]:
-        numbers = re.match(r"\S*?family(\d+)((?:ELi\d+)+)", part)
+        numbers = re.match(r"\S*?family(\d+)ELS0_(\d+)((?:ELi\d+)+)", part)
+        if numbers[1] != numbers[2]:  # outputs of two families
+            continue
         code = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", part)]
         best = (0, 0)
         for at, text in code:
@@ -44,7 +46,7 @@ def inner_loops(nvcc, cuobjdump, path):
             if to and int(to[1], 16) < at:
                 body = [t for place, t in code if int(to[1], 16) <= place <= at]
                 best = max(best, (sum("HMMA" in t for t in body), -len(body)))
-        found[(int(numbers[1]), *map(int, re.findall(r"Li(\d+)", numbers[2])))] = -best[1]
+        found[(int(numbers[1]), *map(int, re.findall(r"Li(\d+)", numbers[3])))] = -best[1]
     return found
 
 
