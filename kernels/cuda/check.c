@@ -104,10 +104,10 @@ static bool send_input(struct check *c, int rows, int turn)
 static struct linear_args product_of(const struct check *c, enum kind k, float *from, float *to, int rows)
 {
     return (struct linear_args){.in = LINEAR_PLAIN,
-                                .x = {from, SIDE, SIDE},
+                                .x = {from, SIDE, SIDE, false},
                                 .rows = rows,
                                 .n_out = 1,
-                                .out = {{{c->w[k], 0, SIDE, 0, SIDE}, NULL, {to, SIDE, SIDE}}}};
+                                .out = {{{c->w[k], 0, SIDE, 0, SIDE}, NULL, {to, SIDE, SIDE, false}}}};
 }
 
 /* One output of the product of an input; *size: that of its terms. */
@@ -191,8 +191,8 @@ static bool attend(struct check *c, const struct kv_view *kv, float *at, float *
         blocks[i] = LONG / BLOCK - i;
     struct batch_seq seq = {.n_rows = rows, .blocks = blocks};
     struct batch b = {.n_rows = rows, .ids = nothing, .positions = nothing, .n_seqs = 1, .seqs = &seq};
-    struct attention_args a = {.q = {at, HEADS * dim, HEADS * dim},
-                               .out = {y, HEADS * dim, HEADS * dim},
+    struct attention_args a = {.q = {at, HEADS * dim, HEADS * dim, false},
+                               .out = {y, HEADS * dim, HEADS * dim, false},
                                .n_heads = HEADS,
                                .kv_head = kv_head,
                                .kv = *kv,

@@ -37,10 +37,12 @@ struct skinny_job {
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
-/* May the first outputs be of family f and the last ones of g? So it is with q, k and v in files of such types. */
+/* May the first outputs be of family f and the last ones of g? So it is with q, k and v in files called Q4_K_M and the
+ * like, also where their columns are no multiple of 256 and other types stand in for those of K. */
 static inline bool skinny_mixes(enum family f, enum family g)
 {
-    return f == g || (f == FAM_K4 && (g == FAM_K5 || g == FAM_K6)) || (f == FAM_K5 && g == FAM_K6);
+    return f == g || (f == FAM_K4 && (g == FAM_K5 || g == FAM_K6)) || (f == FAM_K5 && g == FAM_K6) ||
+           ((f == FAM_U5 || f == FAM_U5M) && g == FAM_S8);
 }
 
 /* slim.cu: the same for up to SLIM_ROWS. Where there are too few outputs to fill the device the columns are

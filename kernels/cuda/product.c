@@ -1,7 +1,7 @@
 /* Linear layers of the default mode.
  *
  * - Few rows: one launch for all outputs that share the input and the type, or skinny_mixes (skinny.cu up to 8 rows,
- * slim.cu up to 64), which also gates the two of an FFN.
+ *   slim.cu up to 64), which also gates the two of an FFN.
  * - Many rows: the input is rounded to 16 bits once, then the library multiplies (lt.c).
  * - Many rows, quantised weights: tiles that widen the weights on the way (tile.cu). With so many rows that the
  *   library's rate makes up for it, weights are widened a piece at a time for the library instead (widen.cu).

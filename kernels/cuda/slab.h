@@ -310,6 +310,10 @@ template <typename L> static inline cudaError_t by_mixed(enum family f, enum fam
         return launch(of_families<FAM_K4, FAM_K5>());
     if (f == FAM_K5 && g == FAM_K6)
         return launch(of_families<FAM_K5, FAM_K6>());
+    if (f == FAM_U5 && g == FAM_S8)
+        return launch(of_families<FAM_U5, FAM_S8>());
+    if (f == FAM_U5M && g == FAM_S8)
+        return launch(of_families<FAM_U5M, FAM_S8>());
     return cudaErrorInvalidValue;
 }
 

@@ -333,11 +333,11 @@ static int load_mixed(struct device *d, struct weight **out, const struct weight
     return rc;
 }
 
-/* Kernels of a captured step of so many rows, of a model like "gqa" (of K types: "wide") with so many layers. v: its
- * type. */
+/* Kernels of a captured step of so many rows, of a model like "gqa" (where v is of another type: "wide") with so
+ * many layers. */
 static int kernels_of(enum dtype t, enum dtype v, int layers, int rows)
 {
-    bool wide = t == DT_Q4_K || t == DT_Q5_K;
+    bool wide = v != t;
     struct backend_ops ops = *backend_cuda();
     struct buf config = {0};
     struct err e = {0};
@@ -385,8 +385,8 @@ static int kernels_of(enum dtype t, enum dtype v, int layers, int rows)
 static void five_kernels_a_layer(void **state)
 {
     static const enum dtype types[][2] = {
-        {DT_BF16, DT_BF16},           {DT_F16, DT_F16},   {DT_Q4_1, DT_Q4_1}, {DT_Q8_0, DT_Q8_0},
-        {DT_F8_SCALED, DT_F8_SCALED}, {DT_Q4_K, DT_Q6_K}, {DT_Q4_K, DT_Q5_K}, {DT_Q5_K, DT_Q6_K}};
+        {DT_BF16, DT_BF16}, {DT_F16, DT_F16},   {DT_Q4_1, DT_Q4_1}, {DT_Q8_0, DT_Q8_0}, {DT_F8_SCALED, DT_F8_SCALED},
+        {DT_Q4_K, DT_Q6_K}, {DT_Q4_K, DT_Q5_K}, {DT_Q5_K, DT_Q6_K}, {DT_Q5_0, DT_Q8_0}, {DT_Q5_1, DT_Q8_0}};
     static const int rows[] = {1, 5, 16, 17, 32, 64};
     (void)state;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)

@@ -242,7 +242,8 @@ static void linear_of_three_outputs(void **state)
     static const int outs[3] = {70, 32, 16}, batches[] = {3, 20, 40};
     static const enum dtype kinds[][3] = {{DT_Q4_K, DT_Q4_K, DT_Q6_K}, {DT_Q4_K, DT_Q5_K, DT_Q6_K},
                                           {DT_Q5_K, DT_Q6_K, DT_Q6_K}, {DT_Q4_K, DT_Q6_K, DT_Q4_K},
-                                          {DT_Q4_K, DT_Q4_K, DT_Q5_K}, {DT_BF16, DT_BF16, DT_BF16},
+                                          {DT_Q4_K, DT_Q4_K, DT_Q5_K}, {DT_Q5_0, DT_Q5_0, DT_Q8_0},
+                                          {DT_Q5_1, DT_Q5_1, DT_Q8_0}, {DT_BF16, DT_BF16, DT_BF16},
                                           {DT_F16, DT_F32, DT_Q8_0},   {DT_Q5_1, DT_Q5_1, DT_Q5_1}};
     struct pair *p = pair_or_skip(state);
     struct rng r;
