@@ -15,10 +15,9 @@ struct lt;
 /* fp8: E4M3 codes with scales for each row of w and x, or for 128 x 128 elements of w and 128 columns of a row of x. */
 enum lt_factors { LT_BF16, LT_F16, LT_F8_ROWS, LT_F8_BLOCKS };
 
-/* y[rows][outs] (+)= x[rows][cols] w[outs][cols]^T + bias; w and x of one kind, y and bias f32, or y bf16 (half), for
- * which there is no bias, nor is it added to. fp8 has no bias here;
- * its matrices, rows and scales begin at multiples of 16 bytes, outs and cols are multiples of 16, and of LT_F8_BLOCKS
- * rows of 4. */
+/* y[rows][outs] (+)= x[rows][cols] w[outs][cols]^T + bias; w and x of one kind, y and bias f32, or (half) y bf16,
+ * without a bias. fp8 has no bias here; its matrices, rows and scales begin at multiples of 16 bytes, outs and cols are
+ * multiples of 16, and of LT_F8_BLOCKS rows of 4. */
 struct lt_product {
     const void *w, *x;
     const float *w_scales, *x_scales; /* fp8: [outs], [rows]; or [outs / 128][cols / 128, a multiple of 4], [cols /

@@ -13,7 +13,7 @@ __device__ static float narrowed(const struct narrow_job &j, float x, float x2, 
     return j.x2 ? x / (1.0f + expf(-x)) * x2 : x;
 }
 
-/* Elements c and c + 1 of row `row`, if it has them; c is even. */
+/* Elements c and c + 1 of the CTA's row, as far as it has them; c is even. */
 __device__ static float2 read_pair(const struct narrow_job &j, const void *p, int ld, int c)
 {
     int64_t at = (int64_t)blockIdx.x * ld + c;

@@ -213,8 +213,8 @@ static struct lt_product part_of(const struct lt_product *whole, int part, int n
 
 /* In how many parts the library takes it; 0: it does not. It has refused products of many columns and few rows with
  * scales by rows (9216 columns and up to 256 rows on an H100: issue 4582 of pytorch/ao). These scales are those of any
- * part of the columns, so such parts are products whose sums add up; where results are bf16 each is
- * rounded so, which is little beside inputs of fp8. */
+ * part of the columns, so such parts are products whose sums add up; where results are bf16 each is rounded so,
+ * which is little beside inputs of fp8. */
 static int parts_of(const struct device *d, const struct lt_product *p)
 {
     int most = p->factors == LT_F8_ROWS ? MOST_PARTS : 1;

@@ -324,7 +324,7 @@ struct act run_heads_to_rows(struct run *r, struct act shown, const struct comm_
 }
 
 /* What is half in this layer. The least rows that a member of the sp group has decide: all show each other the same.
- * Products with a bias give f32: the library has no other. */
+ * Products with a bias give f32: the library takes no bias of f32 where its results are bf16. */
 static void choose_halves(struct run *r, int layer)
 {
     const struct layer_weights *w = &r->w->layers[layer];

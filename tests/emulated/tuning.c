@@ -508,7 +508,8 @@ static void a_full_file_is_no_error(void **state)
     int known;
     (void)state;
     assert_int_equal(file_read(&text, path, 1 << 20, &e), 0);
-    for (int i = 1; i < TUNING_MOST; i++)
+    buf_puts(&text, "k4 16 16 1536 3 m slim\nk4 16 16 1536 3 ma slim\n");
+    for (int i = 3; i < TUNING_MOST; i++)
         buf_printf(&text, "bf16 %d 16 1536 1 - rule\n", 100 + i);
     assert_int_equal(file_replace(path, text.data, text.len, &e), 0);
     assert_int_equal(start("here", &known), WAY_WIDE);
