@@ -23,8 +23,9 @@ static void guess(struct heads *h, struct device *d, const struct speculator_con
     for (int i = 0; i < c->hidden; i++)
         gain[i] = 1;
     ASSERT(backend_cpu()->begin(d, &(struct batch){.n_rows = 1}, NULL, NULL) == 0);
-    heads_keep(h, &(struct heads_rows){
-                      .asks = &all, .n = 1, .rows = 3, .hidden = {rows, c->hidden, c->hidden}, .out_norm = gain});
+    heads_keep(h,
+               &(struct heads_rows){
+                   .asks = &all, .n = 1, .rows = 3, .hidden = {rows, c->hidden, c->hidden, false}, .out_norm = gain});
     heads_guess(h, &all, 0, 1);
     ASSERT(backend_cpu()->finish(d, NULL, NULL) == 0);
     for (int i = 0; i < 2; i++) {
