@@ -211,9 +211,10 @@ void cuda_exchange(struct device *d, const struct exchange_args *a)
 
 /* ---- reduce */
 
+/* Of member n: how many there are. Parts begin at multiples of four, which are read at once. */
 static int64_t first_element(int64_t elements, int n, int member)
 {
-    return elements * member / n;
+    return member == n ? elements : elements / 4 * member / n * 4;
 }
 
 /* Elements [first, end) of all planes, added up into `to`. */
@@ -232,25 +233,21 @@ static void add_planes(struct device *d, const struct reduce_args *a, int slot, 
         gpu_launched(d, launch_sum(d->stream, j), "reduce");
 }
 
-/* Copies the sums that the members have left in their parts. */
+/* Takes the sums that the members have left in their parts. */
 static void take_parts(struct device *d, const struct reduce_args *a, int slot)
 {
     int n = rendezvous_size(a->comm);
     int64_t elements = (int64_t)a->rows * a->y.cols;
+    struct take_job j = {.n = n, .y = a->y.data, .ldy = a->y.ld, .cols = a->y.cols, .accumulate = a->accumulate};
+    ASSERT(n <= TAKE_MEMBERS);
     for (int m = 0; m < n; m++) {
         struct act part = rendezvous_published(a->comm, m, slot)->buffers[1];
-        struct sum_job j = {.planes = {part.data},
-                            .lds = {part.ld},
-                            .n_planes = 1,
-                            .y = a->y.data,
-                            .ldy = a->y.ld,
-                            .cols = a->y.cols,
-                            .accumulate = a->accumulate,
-                            .first = first_element(elements, n, m),
-                            .end = first_element(elements, n, m + 1)};
-        if (j.first < j.end)
-            gpu_launched(d, launch_sum(d->stream, &j), "reduce");
+        j.parts[m] = part.data;
+        j.lds[m] = part.ld;
+        j.first[m] = first_element(elements, n, m);
     }
+    j.first[n] = elements;
+    gpu_launched(d, launch_take(d->stream, &j), "reduce");
 }
 
 /* A second barrier: all members have computed their parts. */

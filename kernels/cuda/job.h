@@ -288,8 +288,18 @@ struct sum_job {                     /* columns [0, cols) of rows; unit: a row *
     int ldy, cols, accumulate;
     int64_t first, end; /* elements of the rows x cols, row by row */
 };
+enum { TAKE_MEMBERS = 64 };
+struct take_job {                     /* elements [first[m], first[m + 1]) of the rows x cols from member m */
+    const float *parts[TAKE_MEMBERS]; /* row 0 of each */
+    int lds[TAKE_MEMBERS];
+    int64_t first[TAKE_MEMBERS + 1];
+    int n;
+    float *y;
+    int ldy, cols, accumulate;
+};
 cudaError_t launch_copy(cudaStream_t s, const struct copy_job *j);
 cudaError_t launch_sum(cudaStream_t s, const struct sum_job *j);
+cudaError_t launch_take(cudaStream_t s, const struct take_job *j);
 
 /* sample.cu: one CTA per row. */
 struct sample_params {

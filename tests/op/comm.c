@@ -15,7 +15,7 @@
 #include "models/forward/sum_tree.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(EMULATED)
-enum { ROUNDS = 6, ABORTS = 10 };
+enum { ROUNDS = 14, ABORTS = 10 };
 #else
 enum { ROUNDS = 40, ABORTS = 60 };
 #endif
@@ -114,16 +114,17 @@ static int below(struct rng *r, int n)
     return (int)rng_below(r, (uint64_t)n);
 }
 
-static struct comm_rect random_rect(struct rng *r, int n)
+/* Columns and places are multiples of unit. */
+static struct comm_rect random_rect(struct rng *r, int n, int unit)
 {
     struct comm_rect x = {.peer = below(r, n),
                           .buffer = below(r, EXCHANGE_BUFFERS),
                           .rows = below(r, MAX_ROWS),
-                          .cols = 1 + below(r, 200)};
+                          .cols = unit * (1 + below(r, 200 / unit))};
     x.src_row = below(r, MAX_ROWS - x.rows + 1);
     x.dst_row = below(r, MAX_ROWS - x.rows + 1);
-    x.src_col = below(r, MAX_COLS - x.cols + 1);
-    x.dst_col = below(r, MAX_COLS - x.cols + 1);
+    x.src_col = unit * below(r, (MAX_COLS - x.cols) / unit + 1);
+    x.dst_col = unit * below(r, (MAX_COLS - x.cols) / unit + 1);
     return x;
 }
 
@@ -136,20 +137,21 @@ static void rectangles_arrive(void **state)
     rng_init(&r, 1);
     open_members(members, MOST);
     for (int round = 0; round < ROUNDS; round++) {
+        int unit = round % 2 ? 4 : 1; /* of columns: what a GPU may copy at once */
         c->n = 1 + below(&r, round % 4 ? 8 : MOST);
         assert_int_equal(ops->comm_open(&c->comm, c->n, NULL), 0);
         for (int m = 0; m < c->n; m++)
             for (int b = 0; b < EXCHANGE_BUFFERS; b++) {
                 c->src[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + 4 * b);
-                c->dst[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + m);
-                c->want[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + m);
+                c->dst[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + unit * m);
+                c->want[m][b] = act_new(MAX_ROWS, MAX_COLS, MAX_COLS + unit * m);
                 fill(&r, c->src[m][b], MAX_ROWS);
             }
         for (int m = 0; m < c->n; m++) {
             c->n_rects[m] = below(&r, RECTS);
             bool used[EXCHANGE_BUFFERS][MAX_ROWS] = {{0}};
             for (int i = 0; i < c->n_rects[m]; i++) {
-                struct comm_rect x = random_rect(&r, c->n);
+                struct comm_rect x = random_rect(&r, c->n, unit);
                 bool free_rows = true; /* rectangles of one taker never overlap */
                 for (int k = 0; k < x.rows; k++)
                     free_rows = free_rows && !used[x.buffer][x.dst_row + k];
@@ -220,20 +222,37 @@ static float plain_sum(const struct reduce_case *c, int row, int col)
     return stack[0];
 }
 
-static void make_case(struct reduce_case *c, struct rng *r, int n)
+struct shape {
+    int n, leaves;
+};
+
+/* The first rounds: orders that a GPU has a kernel for each (pairs of 1, 2, 4, 8; few planes that wait, and many). */
+static const struct shape shapes[] = {{1, 1}, {2, 2}, {4, 4}, {8, 8}, {5, 13}, {2, 254}, {MOST, 40}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
+
+static struct shape shape_of(struct rng *r, int round)
+{
+    struct shape s = {1 + below(r, round % 4 ? 8 : MOST), 1 + below(r, 40)};
+    return round < 2 * SHAPES ? shapes[round / 2] : s;
+}
+
+/* Columns and distances of rows are multiples of unit. */
+static void make_case(struct reduce_case *c, struct rng *r, struct shape s, int unit)
 {
     struct leaf_range windows[MOST];
-    int leaves = 1 + below(r, 40);
+    int n = s.n, leaves = s.leaves;
     for (int m = 0; m < n; m++)
         windows[m] = tree_share(leaves, n, m);
-    *c = (struct reduce_case){
-        .n = n, .rows = 1 + below(r, MAX_ROWS), .cols = 1 + below(r, MAX_COLS), .accumulate = below(r, 2)};
+    *c = (struct reduce_case){.n = n,
+                              .rows = 1 + below(r, MAX_ROWS),
+                              .cols = unit * (1 + below(r, MAX_COLS / unit)),
+                              .accumulate = below(r, 2)};
     tree_order(&c->order, leaves, windows, n);
     assert_int_equal(ops->comm_open(&c->comm, n, NULL), 0);
     for (int m = 0; m < n; m++) {
         c->planes[m] = act_new(c->rows * TREE_MAX_NODES, c->cols, c->cols);
-        c->part[m] = act_new(c->rows, c->cols, c->cols + 3);
-        c->y[m] = act_new(c->rows, c->cols, c->cols + 1);
+        c->part[m] = act_new(c->rows, c->cols, c->cols + 3 * unit);
+        c->y[m] = act_new(c->rows, c->cols, c->cols + unit);
         fill(r, c->planes[m], c->rows * TREE_MAX_NODES);
     }
 }
@@ -258,7 +277,7 @@ static void sums_are_those_of_one_by_every_algorithm(void **state)
     open_members(members, MOST);
     for (int round = 0; round < ROUNDS; round++) {
         struct reduce_case c;
-        make_case(&c, &r, 1 + below(&r, round % 4 ? 8 : MOST));
+        make_case(&c, &r, shape_of(&r, round), round % 2 ? 4 : 1);
         for (int how = COMM_AUTO; how <= COMM_LIBRARY; how++) {
             c.how = (enum comm_algorithm)how;
             for (int m = 0; m < c.n; m++)
