@@ -4,7 +4,7 @@
  * a thread under way. What a thread adds stays in registers: its arrays are indexed by constants only. */
 #include "kernels/cuda/prim.h"
 
-enum { THREADS = 256, MOST_CTAS = 2048, SHALLOW = 6, DEEP = 20, AHEAD = 4 };
+enum { THREADS = 256, MOST_CTAS = 1024, SHALLOW = 6, DEEP = 20, AHEAD = 4 };
 
 static bool is_aligned(const void *p, int64_t ld)
 {

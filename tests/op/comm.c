@@ -15,11 +15,11 @@
 #include "models/forward/sum_tree.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(EMULATED)
-enum { ROUNDS = 14, ABORTS = 10 };
+enum { ROUNDS = 16, ABORTS = 10 };
 #else
 enum { ROUNDS = 40, ABORTS = 60 };
 #endif
-enum { MOST = 16, MAX_ROWS = 40, MAX_COLS = 700, MAX_PLANES = 6 };
+enum { MOST = 16, MAX_ROWS = 40, MAX_COLS = 700, TALL = 9001 };
 
 static const struct backend_ops *ops;
 
@@ -114,13 +114,13 @@ static int below(struct rng *r, int n)
     return (int)rng_below(r, (uint64_t)n);
 }
 
-/* Columns and places are multiples of unit. */
-static struct comm_rect random_rect(struct rng *r, int n, int unit)
+/* Places are multiples of unit, columns so many more than one. */
+static struct comm_rect random_rect(struct rng *r, int n, int unit, int more)
 {
     struct comm_rect x = {.peer = below(r, n),
                           .buffer = below(r, EXCHANGE_BUFFERS),
                           .rows = below(r, MAX_ROWS),
-                          .cols = unit * (1 + below(r, 200 / unit))};
+                          .cols = unit * (1 + below(r, 200 / unit)) + more};
     x.src_row = below(r, MAX_ROWS - x.rows + 1);
     x.dst_row = below(r, MAX_ROWS - x.rows + 1);
     x.src_col = unit * below(r, (MAX_COLS - x.cols) / unit + 1);
@@ -137,7 +137,7 @@ static void rectangles_arrive(void **state)
     rng_init(&r, 1);
     open_members(members, MOST);
     for (int round = 0; round < ROUNDS; round++) {
-        int unit = round % 2 ? 4 : 1; /* of columns: what a GPU may copy at once */
+        int unit = round % 3 ? 4 : 1, more = round % 3 == 2; /* four columns: what a GPU may copy at once */
         c->n = 1 + below(&r, round % 4 ? 8 : MOST);
         assert_int_equal(ops->comm_open(&c->comm, c->n, NULL), 0);
         for (int m = 0; m < c->n; m++)
@@ -151,7 +151,7 @@ static void rectangles_arrive(void **state)
             c->n_rects[m] = below(&r, RECTS);
             bool used[EXCHANGE_BUFFERS][MAX_ROWS] = {{0}};
             for (int i = 0; i < c->n_rects[m]; i++) {
-                struct comm_rect x = random_rect(&r, c->n, unit);
+                struct comm_rect x = random_rect(&r, c->n, unit, more);
                 bool free_rows = true; /* rectangles of one taker never overlap */
                 for (int k = 0; k < x.rows; k++)
                     free_rows = free_rows && !used[x.buffer][x.dst_row + k];
@@ -179,6 +179,36 @@ static void rectangles_arrive(void **state)
     }
     close_members(members, MOST);
     mem_free(c);
+}
+
+/* More rows than a GPU's threads for one rectangle: each copies several. */
+static void tall(struct member *m)
+{
+    struct exchange_case *c = m->ctx;
+    struct comm_rect all = {.rows = TALL, .cols = 4};
+    ops->exchange(m->device,
+                  &(struct exchange_args){
+                      .comm = c->comm, .src = {c->src[0][0]}, .dst = {c->dst[0][0]}, .rects = &all, .n_rects = 1});
+}
+
+static void all_rows_of_a_tall_rectangle_arrive(void **state)
+{
+    (void)state;
+    static struct member members[MOST];
+    static struct exchange_case c;
+    struct rng r;
+    rng_init(&r, 4);
+    open_members(members, 1);
+    assert_int_equal(ops->comm_open(&c.comm, 1, NULL), 0);
+    c.src[0][0] = act_new(TALL, 4, 4);
+    c.dst[0][0] = act_new(TALL, 4, 4);
+    fill(&r, c.src[0][0], TALL);
+    run_all(members, 1, &c, tall);
+    assert_memory_equal(c.dst[0][0].data, c.src[0][0].data, TALL * 4 * sizeof(float));
+    mem_free(c.src[0][0].data);
+    mem_free(c.dst[0][0].data);
+    ops->comm_close(c.comm);
+    close_members(members, 1);
 }
 
 /* ---- reduce */
@@ -226,8 +256,9 @@ struct shape {
     int n, leaves;
 };
 
-/* The first rounds: orders that a GPU has a kernel for each (pairs of 1, 2, 4, 8; few planes that wait, and many). */
-static const struct shape shapes[] = {{1, 1}, {2, 2}, {4, 4}, {8, 8}, {5, 13}, {2, 254}, {MOST, 40}};
+/* The first rounds: orders that a GPU has a kernel for each (pairs of 1, 2, 4, 8; four planes in another
+ * order; few that wait, and many). */
+static const struct shape shapes[] = {{1, 1}, {2, 2}, {4, 4}, {8, 8}, {2, 6}, {5, 13}, {2, 254}, {MOST, 40}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
 static struct shape shape_of(struct rng *r, int round)
@@ -468,6 +499,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rectangles_arrive),
+        cmocka_unit_test(all_rows_of_a_tall_rectangle_arrive),
         cmocka_unit_test(sums_are_those_of_one_by_every_algorithm),
         cmocka_unit_test(nobody_waits_for_a_member_that_failed),
         cmocka_unit_test(the_pool_has_aligned_powers_of_two_and_the_whole),
