@@ -86,9 +86,22 @@ static bool send(struct check *c, float *to, size_t n)
     return backend_cuda()->upload(c->d, to, c->host, n * sizeof *to) == 0;
 }
 
-static bool fetch(struct check *c, const float *from, size_t n)
+static bool fetch(struct check *c, float *to, const float *from, size_t n)
 {
-    return backend_cuda()->download(c->d, c->host, from, n * sizeof *from) == 0;
+    return backend_cuda()->download(c->d, to, from, n * sizeof *from) == 0;
+}
+
+/* Numbers that are bf16 on the device. */
+static bool fetch_halves(struct check *c, float *to, const float *from, size_t n)
+{
+    const uint16_t *half = (const uint16_t *)(const void *)to;
+    if (backend_cuda()->download(c->d, to, from, n * sizeof *half))
+        return false;
+    for (size_t i = n; i-- > 0;) { /* from the last on: they lie in the same place */
+        float v = bf16_to_f32(half[i]);
+        memcpy(&to[i], &v, sizeof v);
+    }
+    return true;
 }
 
 static bool send_input(struct check *c, int rows, int turn)
@@ -144,19 +157,6 @@ static bool outputs_are_right(const struct check *c, enum kind k, int rows)
     return true;
 }
 
-/* The results, which were bf16. */
-static bool fetch_halves(struct check *c, size_t n)
-{
-    const uint16_t *half = (const uint16_t *)(const void *)c->host;
-    if (backend_cuda()->download(c->d, c->host, c->y, n * sizeof *half))
-        return false;
-    for (size_t i = n; i-- > 0;) { /* from the last on: they lie in the same place */
-        float v = bf16_to_f32(half[i]);
-        memcpy(&c->host[i], &v, sizeof v);
-    }
-    return true;
-}
-
 static bool product_is_right(struct check *c, enum kind k, int rows, bool half)
 {
     size_t n = (size_t)rows * SIDE;
@@ -167,8 +167,8 @@ static bool product_is_right(struct check *c, enum kind k, int rows, bool half)
     if (!send_input(c, rows, 0) || cuda_begin(c->d, &b, NULL, &e))
         return false;
     cuda_product(c->d, &a);
-    return cuda_finish(c->d, NULL, &e) == 0 && (half ? fetch_halves(c, n) : fetch(c, c->y, n)) &&
-           outputs_are_right(c, k, rows);
+    return cuda_finish(c->d, NULL, &e) == 0 &&
+           (half ? fetch_halves(c, c->host, c->y, n) : fetch(c, c->host, c->y, n)) && outputs_are_right(c, k, rows);
 }
 
 /* ---- attention */
@@ -178,58 +178,86 @@ static float noise(int i)
     return (float)(i * 37 % 101 - 50) / 64;
 }
 
-/* One prompt's queries over its own keys and values, by the kernel that the device would take; out: [LONG][HEADS *
- * dim]. */
-static bool attend(struct check *c, const struct kv_view *kv, float *at, float *out, int rows)
+/* A prompt's queries, keys and values on the device, a cache for them and what attention makes of them. */
+struct prompt {
+    struct kv_space space;
+    struct kv_view kv;
+    int rows;
+    size_t n; /* numbers of all queries */
+    float *at;
+    float *one, *other; /* results [n] */
+};
+
+static bool open_prompt(struct check *c, struct prompt *p, enum dtype type, int dim)
+{
+    int rows = c->d->opts.max_rows < LONG ? c->d->opts.max_rows : LONG;
+    size_t n = (size_t)rows * (size_t)(HEADS * dim), all = 2 * n + 2 * (size_t)rows * (size_t)dim;
+    *p = (struct prompt){.space = {.block_bytes = cuda_kv_block_bytes(type, BLOCK, 1, dim),
+                                   .n_blocks = LONG / BLOCK + 1,
+                                   .n_layers = 1,
+                                   .dtype = type},
+                         .kv = {.space = &p->space, .tokens_per_block = BLOCK, .n_kv_heads = 1, .head_dim = dim},
+                         .rows = rows,
+                         .n = n,
+                         .at = backend_cuda()->alloc(c->d, all * sizeof *p->at),
+                         .one = mem_new_array(all, sizeof *p->one),
+                         .other = mem_new_array(n, sizeof *p->other)};
+    p->space.base = backend_cuda()->alloc(c->d, p->space.block_bytes * (size_t)p->space.n_blocks);
+    for (size_t i = 0; i < all; i++)
+        p->one[i] = noise((int)i);
+    return p->at && p->space.base && backend_cuda()->upload(c->d, p->at, p->one, all * sizeof *p->at) == 0;
+}
+
+static void close_prompt(struct check *c, struct prompt *p)
+{
+    backend_cuda()->release(c->d, p->at);
+    backend_cuda()->release(c->d, p->space.base);
+    mem_free(p->one), mem_free(p->other);
+}
+
+/* The prompt's queries over its own keys and values, by the kernel that the device would take. half: queries and
+ * results are bf16, which has all of `noise`. */
+static bool attend(struct check *c, struct prompt *p, float *out, bool half)
 {
     static const int kv_head[HEADS] = {0};
-    int dim = kv->head_dim;
-    size_t n = (size_t)rows * (size_t)(HEADS * dim);
-    float *k = at + n, *v = k + (size_t)rows * (size_t)dim, *y = v + (size_t)rows * (size_t)dim;
+    int dim = p->kv.head_dim;
+    float *k = p->at + p->n, *v = k + (size_t)p->rows * (size_t)dim, *y = v + (size_t)p->rows * (size_t)dim;
     int32_t blocks[LONG / BLOCK + 1];
     for (int i = 0; i < LONG / BLOCK + 1; i++)
         blocks[i] = LONG / BLOCK - i;
-    struct batch_seq seq = {.n_rows = rows, .blocks = blocks};
-    struct batch b = {.n_rows = rows, .ids = nothing, .positions = nothing, .n_seqs = 1, .seqs = &seq};
-    struct attention_args a = {.q = {at, HEADS * dim, HEADS * dim, false},
-                               .out = {y, HEADS * dim, HEADS * dim, false},
+    struct batch_seq seq = {.n_rows = p->rows, .blocks = blocks};
+    struct batch b = {.n_rows = p->rows, .ids = nothing, .positions = nothing, .n_seqs = 1, .seqs = &seq};
+    struct attention_args a = {.q = {p->at, HEADS * dim, HEADS * dim, half},
+                               .out = {y, HEADS * dim, HEADS * dim, half},
                                .n_heads = HEADS,
                                .kv_head = kv_head,
-                               .kv = *kv,
+                               .kv = p->kv,
                                .scale = 0.125f};
     struct err e = {0};
     if (cuda_begin(c->d, &b, NULL, &e))
         return false;
-    cuda_kv_write(c->d, (struct act){k, dim, dim, false}, (struct act){v, dim, dim, false}, kv);
+    cuda_kv_write(c->d, (struct act){k, dim, dim, false}, (struct act){v, dim, dim, false}, &p->kv);
     cuda_attention(c->d, &a);
-    return cuda_finish(c->d, NULL, &e) == 0 && backend_cuda()->download(c->d, out, y, n * sizeof *out) == 0;
+    return cuda_finish(c->d, NULL, &e) == 0 && (half ? fetch_halves(c, out, y, p->n) : fetch(c, out, y, p->n));
+}
+
+static bool results_are_near(const struct prompt *p)
+{
+    for (size_t i = 0; i < p->n; i++)
+        if (!(fabsf(p->one[i] - p->other[i]) <= 0.02f))
+            return false;
+    return true;
 }
 
 /* Hopper's kernel beside the plain one. */
 static bool kernels_agree(struct check *c, enum dtype type, int dim)
 {
-    int rows = c->d->opts.max_rows < LONG ? c->d->opts.max_rows : LONG;
-    size_t n = (size_t)rows * (size_t)(HEADS * dim), all = 2 * n + 2 * (size_t)rows * (size_t)dim;
-    struct kv_space space = {.block_bytes = cuda_kv_block_bytes(type, BLOCK, 1, dim),
-                             .n_blocks = LONG / BLOCK + 1,
-                             .n_layers = 1,
-                             .dtype = type};
-    struct kv_view kv = {.space = &space, .tokens_per_block = BLOCK, .n_kv_heads = 1, .head_dim = dim};
-    float *host = mem_new_array(all, sizeof *host), *other = mem_new_array(n, sizeof *other),
-          *at = backend_cuda()->alloc(c->d, all * sizeof *at);
-    space.base = backend_cuda()->alloc(c->d, space.block_bytes * (size_t)space.n_blocks);
-    for (size_t i = 0; i < all; i++)
-        host[i] = noise((int)i);
-    bool same = at && space.base && backend_cuda()->upload(c->d, at, host, all * sizeof *at) == 0 &&
-                attend(c, &kv, at, host, rows);
+    struct prompt p;
+    bool same = open_prompt(c, &p, type, dim) && attend(c, &p, p.one, false);
     c->d->hopper = false;
-    same = attend(c, &kv, at, other, rows) && same;
+    same = attend(c, &p, p.other, false) && same && results_are_near(&p);
     c->d->hopper = true;
-    for (size_t i = 0; i < n && same; i++)
-        same = fabsf(host[i] - other[i]) <= 0.02f;
-    backend_cuda()->release(c->d, at);
-    backend_cuda()->release(c->d, space.base);
-    mem_free(host), mem_free(other);
+    close_prompt(c, &p);
     return same;
 }
 
@@ -237,6 +265,19 @@ static bool hopper_is_right(struct check *c)
 {
     return kernels_agree(c, DT_BF16, 64) && kernels_agree(c, DT_BF16, MOST_DIM) && kernels_agree(c, DT_F16, 64) &&
            kernels_agree(c, DT_F16, MOST_DIM);
+}
+
+/* The kernel that the device takes, with queries and results in bf16 beside the same in f32. */
+static bool halves_agree(struct check *c, int dim)
+{
+    struct prompt p;
+    bool same = open_prompt(c, &p, DT_BF16, dim) && attend(c, &p, p.one, false);
+    for (size_t i = 0; i < p.n; i++)
+        ((uint16_t *)(void *)p.other)[i] = f32_to_bf16(noise((int)i));
+    same = same && backend_cuda()->upload(c->d, p.at, p.other, p.n * sizeof(uint16_t)) == 0 &&
+           attend(c, &p, p.other, true) && results_are_near(&p);
+    close_prompt(c, &p);
+    return same;
 }
 
 /* ---- graphs */
@@ -279,7 +320,8 @@ static bool play_chain(struct check *c, const struct graph_call *call, int turn)
     int rows = call->batch->n_rows;
     bool posted = false;
     return send_input(c, rows, turn) && cuda_graph_post(c->d, call, &posted, &e) == 0 && posted &&
-           cuda_graph_wait(c->d, NULL, &e) == 0 && fetch(c, c->z, (size_t)rows * SIDE) && chain_is_right(c, rows, turn);
+           cuda_graph_wait(c->d, NULL, &e) == 0 && fetch(c, c->host, c->z, (size_t)rows * SIDE) &&
+           chain_is_right(c, rows, turn);
 }
 
 /* Recorded once and played twice, over other numbers. */
@@ -408,6 +450,10 @@ static const char *settle(struct check *c)
     if (d->hopper && !hopper_is_right(c)) {
         d->hopper = false;
         leave_out(d, "Hopper's kernel for attention");
+    }
+    if (!d->no_narrow && d->opts.max_rows >= MANY && !(halves_agree(c, 64) && halves_agree(c, MOST_DIM))) {
+        d->no_narrow = true;
+        leave_out(d, "attention over queries in bf16");
     }
     if (d->opts.graph_rows > 0)
         settle_graphs(c);

@@ -254,113 +254,131 @@ struct attention_case {
     int dim, kv_heads, seqs[4]; /* rows of each; 0: the end */
 };
 
+/* A step of these sequences, each from its first position on, whose blocks lie among each other; on the device its
+ * cache and numbers that bf16 has. */
+struct scene {
+    struct batch b;
+    struct batch_seq seqs[4];
+    int32_t positions[MAX_ROWS], zeros[MAX_ROWS], blocks[4][MAX_ROWS / BLOCK + 1];
+    int width, kv_width; /* of queries; of keys */
+    size_t n, cached;    /* numbers of all queries; bytes of the cache */
+    struct kv_space space;
+    struct kv_view kv;
+    float *x, *y[2]; /* [n], of f32 and of bf16 */
+};
+
+static void open_scene(struct scene *s, struct device *d, struct rng *r, const struct attention_case *c)
+{
+    int rows = 0, n = 0;
+    *s = (struct scene){.width = HEADS * c->dim, .kv_width = c->kv_heads * c->dim};
+    for (; n < 4 && c->seqs[n]; rows += c->seqs[n++]) {
+        s->seqs[n] = (struct batch_seq){rows, c->seqs[n], 0, s->blocks[n], NULL};
+        for (int i = 0; i < MAX_ROWS / BLOCK + 1; i++)
+            s->blocks[n][i] = 4 * i + n;
+        for (int i = 0; i < c->seqs[n]; i++)
+            s->positions[rows + i] = i;
+    }
+    s->b = (struct batch){.n_rows = rows, .ids = s->zeros, .positions = s->positions, .n_seqs = n, .seqs = s->seqs};
+    s->space = (struct kv_space){.block_bytes = ops->kv_block_bytes(c->cache, BLOCK, c->kv_heads, c->dim),
+                                 .n_blocks = 4 * (MAX_ROWS / BLOCK + 1),
+                                 .n_layers = 1,
+                                 .dtype = c->cache};
+    s->kv = (struct kv_view){&s->space, 0, BLOCK, c->kv_heads, c->dim};
+    s->cached = s->space.block_bytes * (size_t)s->space.n_blocks;
+    s->space.base = ops->alloc(d, s->cached);
+    s->n = (size_t)rows * (size_t)s->width;
+    s->x = random_floats(r, s->n, 1);
+    for (size_t i = 0; i < s->n; i++)
+        s->x[i] = bf16_to_f32(f32_to_bf16(s->x[i]));
+}
+
+static void close_scene(struct scene *s, struct device *d)
+{
+    ops->release(d, s->space.base);
+    free(s->x), mem_free(s->y[0]), mem_free(s->y[1]);
+}
+
+static struct attention_args attention_of(const struct scene *s, struct act q, struct act out)
+{
+    static const int kv_head[2][HEADS] = {{0, 0, 0, 0}, {0, 0, 1, 1}};
+    return (struct attention_args){
+        .q = q, .out = out, .n_heads = HEADS, .kv_head = kv_head[s->kv.n_kv_heads - 1], .kv = s->kv, .scale = 0.125f};
+}
+
+static void end_step(struct device *d)
+{
+    struct err e = {0};
+    if (ops->finish(d, NULL, &e))
+        fail_msg("%s", e.text);
+}
+
 static void check_attention(struct device *d, struct rng *r, const struct attention_case *c)
 {
-    static const int32_t zeros[MAX_ROWS];
-    static const int kv_head[2][HEADS] = {{0, 0, 0, 0}, {0, 0, 1, 1}};
-    int rows = 0, n_seqs = 0, width = HEADS * c->dim, kv_width = c->kv_heads * c->dim;
-    struct batch_seq seqs[4];
-    int32_t blocks[4][MAX_ROWS / BLOCK + 1];
-    for (; n_seqs < 4 && c->seqs[n_seqs]; rows += c->seqs[n_seqs++]) {
-        seqs[n_seqs] = (struct batch_seq){rows, c->seqs[n_seqs], 0, blocks[n_seqs], NULL};
-        for (int i = 0; i < MAX_ROWS / BLOCK + 1; i++)
-            blocks[n_seqs][i] = 4 * i + n_seqs;
-    }
-    size_t n = (size_t)rows * (size_t)width;
-    struct batch b = {.n_rows = rows, .ids = zeros, .positions = zeros, .n_seqs = n_seqs, .seqs = seqs};
-    struct kv_space space = {.block_bytes = ops->kv_block_bytes(c->cache, BLOCK, c->kv_heads, c->dim),
-                             .n_blocks = 4 * (MAX_ROWS / BLOCK + 1),
-                             .n_layers = 1,
-                             .dtype = c->cache};
-    struct kv_view kv = {&space, 0, BLOCK, c->kv_heads, c->dim};
-    float *x = random_floats(r, n, 1), *y[2];
-    struct err e = {0};
-    for (size_t i = 0; i < n; i++)
-        x[i] = bf16_to_f32(f32_to_bf16(x[i]));
-    space.base = ops->alloc(d, space.block_bytes * (size_t)space.n_blocks);
+    struct scene s;
+    open_scene(&s, d, r, c);
     for (int half = 0; half < 2; half++) {
-        struct act out = act_put(d, x, rows, width, half), q = act_put(d, x, rows, width, half),
-                   k = act_put(d, x, rows, kv_width, half);
-        assert_int_equal(ops->begin(d, &b, NULL, &e), 0);
-        ops->kv_write(d, k, k, &kv);
-        ops->attention(
-            d,
-            &(struct attention_args){
-                .q = q, .out = out, .n_heads = HEADS, .kv_head = kv_head[c->kv_heads - 1], .kv = kv, .scale = 0.125f});
-        if (ops->finish(d, NULL, &e))
-            fail_msg("%s", e.text);
-        y[half] = fetch(d, out, n);
+        struct act out = act_put(d, s.x, s.b.n_rows, s.width, half), q = act_put(d, s.x, s.b.n_rows, s.width, half),
+                   k = act_put(d, s.x, s.b.n_rows, s.kv_width, half);
+        struct attention_args a = attention_of(&s, q, out);
+        assert_int_equal(ops->begin(d, &s.b, NULL, NULL), 0);
+        ops->kv_write(d, k, k, &s.kv);
+        ops->attention(d, &a);
+        end_step(d);
+        s.y[half] = fetch(d, out, s.n);
         ops->release(d, out.data), ops->release(d, q.data), ops->release(d, k.data);
     }
-    for (size_t i = 0; i < n; i++)
-        if (y[1][i] != bf16_to_f32(f32_to_bf16(y[0][i])))
+    for (size_t i = 0; i < s.n; i++)
+        if (s.y[1][i] != bf16_to_f32(f32_to_bf16(s.y[0][i])))
             fail_msg("cache %s, heads of %d: element %zu is %a, in f32 %a", dtype_get(c->cache)->name, c->dim, i,
-                     (double)y[1][i], (double)y[0][i]);
-    ops->release(d, space.base);
-    free(x), mem_free(y[0]), mem_free(y[1]);
+                     (double)s.y[1][i], (double)s.y[0][i]);
+    close_scene(&s, d);
+}
+
+/* Rotates the same numbers as q, k and v, writes the cache and attends: `cache` is what lies there then. */
+static void attend_rotated(struct device *d, struct scene *s, const float *gains, bool half, char *cache)
+{
+    static const float inv_freq[] = {1, 0.5f, 0.25f, 0.1f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    const struct rope rope = {.halves = true, .dim = 32, .inv_freq = inv_freq, .scale = 1};
+    int rows = s->b.n_rows;
+    struct act q = act_put(d, s->x, rows, s->width, half), k = act_put(d, s->x, rows, s->kv_width, half),
+               v = act_put(d, s->x + s->kv_width, rows, s->kv_width, half),
+               out = act_put(d, s->x, rows, s->width, half);
+    struct attention_args a = attention_of(s, q, out);
+    struct rope_args turn = {.q = q,
+                             .k = k,
+                             .n_heads = HEADS,
+                             .n_kv_heads = s->kv.n_kv_heads,
+                             .head_dim = s->kv.head_dim,
+                             .rows = rows,
+                             .q_gain = gains,
+                             .k_gain = gains,
+                             .eps = 1e-5f};
+    assert_int_equal(ops->begin(d, &s->b, &rope, NULL), 0);
+    ops->rope_attention(d, &turn, v, &a);
+    end_step(d);
+    s->y[half] = fetch(d, out, s->n);
+    assert_int_equal(ops->download(d, cache, s->space.base, s->cached), 0);
+    ops->release(d, q.data), ops->release(d, k.data), ops->release(d, v.data), ops->release(d, out.data);
 }
 
 /* q, k and v of bf16, which are rotated first: the same keys and values are cached as from the same numbers in f32, and
  * a decode's queries are rotated on their way, so that all is the same; a prompt's are rounded once more. */
-static void check_rotated(struct device *d, struct rng *r, const int rows_of[3], const bool norms)
+static void check_rotated(struct device *d, struct rng *r, const struct attention_case *c, bool norms)
 {
-    enum { DIM = 64, KV_HEADS = 2, WIDTH = HEADS * DIM, KV_WIDTH = KV_HEADS * DIM };
-    static const int kv_head[HEADS] = {0, 0, 1, 1};
-    static const float inv_freq[DIM / 4] = {1, 0.5f, 0.25f, 0.1f};
-    const struct rope rope = {.halves = true, .dim = DIM / 2, .inv_freq = inv_freq, .scale = 1};
-    int32_t positions[MAX_ROWS], zeros[MAX_ROWS] = {0}, blocks[3][MAX_ROWS / BLOCK + 1];
-    struct batch_seq seqs[3];
-    int rows = 0;
-    for (int s = 0; s < 3; rows += rows_of[s++]) {
-        seqs[s] = (struct batch_seq){rows, rows_of[s], 0, blocks[s], NULL};
-        for (int i = 0; i < MAX_ROWS / BLOCK + 1; i++)
-            blocks[s][i] = 3 * i + s;
-        for (int i = 0; i < rows_of[s]; i++)
-            positions[rows + i] = i;
-    }
-    struct batch b = {.n_rows = rows, .ids = zeros, .positions = positions, .n_seqs = 3, .seqs = seqs};
-    size_t n = (size_t)rows * WIDTH,
-           cached = ops->kv_block_bytes(DT_F16, BLOCK, KV_HEADS, DIM) * 3 * (MAX_ROWS / BLOCK + 1);
-    struct kv_space space = {.block_bytes = ops->kv_block_bytes(DT_F16, BLOCK, KV_HEADS, DIM),
-                             .n_blocks = 3 * (MAX_ROWS / BLOCK + 1),
-                             .n_layers = 1,
-                             .dtype = DT_F16};
-    struct kv_view kv = {&space, 0, BLOCK, KV_HEADS, DIM};
-    float *x = random_floats(r, n, 1), *gain = random_floats(r, DIM, 1), *y[2];
-    char *cache[2] = {mem_new(cached), mem_new(cached)};
-    struct err e = {0};
-    for (size_t i = 0; i < n; i++)
-        x[i] = bf16_to_f32(f32_to_bf16(x[i]));
-    space.base = ops->alloc(d, cached);
-    float *gains = put(d, gain, DIM * sizeof *gain);
-    for (int half = 0; half < 2; half++) {
-        struct act q = act_put(d, x, rows, WIDTH, half), k = act_put(d, x, rows, KV_WIDTH, half),
-                   v = act_put(d, x + KV_WIDTH, rows, KV_WIDTH, half), out = act_put(d, x, rows, WIDTH, half);
-        struct rope_args turn = {.q = q,
-                                 .k = k,
-                                 .n_heads = HEADS,
-                                 .n_kv_heads = KV_HEADS,
-                                 .head_dim = DIM,
-                                 .rows = rows,
-                                 .q_gain = norms ? gains : NULL,
-                                 .k_gain = norms ? gains : NULL,
-                                 .eps = 1e-5f};
-        assert_int_equal(ops->begin(d, &b, &rope, &e), 0);
-        ops->rope_attention(d, &turn, v,
-                            &(struct attention_args){
-                                .q = q, .out = out, .n_heads = HEADS, .kv_head = kv_head, .kv = kv, .scale = 0.125f});
-        if (ops->finish(d, NULL, &e))
-            fail_msg("%s", e.text);
-        y[half] = fetch(d, out, n);
-        assert_int_equal(ops->download(d, cache[half], space.base, cached), 0);
-        ops->release(d, q.data), ops->release(d, k.data), ops->release(d, v.data), ops->release(d, out.data);
-    }
-    assert_memory_equal(cache[0], cache[1], cached);
-    for (size_t i = 0; i < n; i++)
-        if (!(fabsf(y[1][i] - y[0][i]) <= (rows > 64 ? 0.03f : 0.004f) * (1 + fabsf(y[0][i]))))
-            fail_msg("rows %d, element %zu is %g, in f32 %g", rows, i, (double)y[1][i], (double)y[0][i]);
-    ops->release(d, space.base), ops->release(d, gains);
-    free(x), free(gain), mem_free(y[0]), mem_free(y[1]), mem_free(cache[0]), mem_free(cache[1]);
+    struct scene s;
+    open_scene(&s, d, r, c);
+    char *cache[2] = {mem_new(s.cached), mem_new(s.cached)};
+    float *gain = random_floats(r, (size_t)c->dim, 1), *gains = put(d, gain, (size_t)c->dim * sizeof *gain);
+    for (int half = 0; half < 2; half++)
+        attend_rotated(d, &s, norms ? gains : NULL, half, cache[half]);
+    assert_memory_equal(cache[0], cache[1], s.cached);
+    float most = s.b.n_rows > 64 ? 0.03f : 0.004f;
+    for (size_t i = 0; i < s.n; i++)
+        if (!(fabsf(s.y[1][i] - s.y[0][i]) <= most * (1 + fabsf(s.y[0][i]))))
+            fail_msg("%d rows, element %zu is %g, in f32 %g", s.b.n_rows, i, (double)s.y[1][i], (double)s.y[0][i]);
+    ops->release(d, gains);
+    free(gain), mem_free(cache[0]), mem_free(cache[1]);
+    close_scene(&s, d);
 }
 
 static void rotation_reads_halves(void **state)
@@ -369,10 +387,10 @@ static void rotation_reads_halves(void **state)
     struct device *d = open_default();
     struct rng r;
     rng_init(&r, 6);
-    check_rotated(d, &r, (const int[3]){1, 1, 1}, false);
-    check_rotated(d, &r, (const int[3]){1, 2, 1}, true);
-    check_rotated(d, &r, (const int[3]){66, 1, 3}, false);
-    check_rotated(d, &r, (const int[3]){1, 70, 64}, true);
+    check_rotated(d, &r, &(struct attention_case){DT_F16, 64, 2, {1, 1, 1}}, false);
+    check_rotated(d, &r, &(struct attention_case){DT_F16, 64, 2, {1, 2, 1}}, true);
+    check_rotated(d, &r, &(struct attention_case){DT_F16, 64, 2, {66, 1, 3}}, false);
+    check_rotated(d, &r, &(struct attention_case){DT_F16, 64, 2, {1, 70, 64}}, true);
     ops->close(d);
 }
 

@@ -23,7 +23,8 @@ static enum part {
     GRAPHS,
     SAMPLING,
     TILES,
-    HALVES
+    HALVES,
+    HALF_QUERIES
 } wrong; /* what comes out wrong */
 
 static bool capturing;
@@ -69,7 +70,7 @@ cudaError_t __wrap_launch_flash_hopper(cudaStream_t s, const struct flash_job *j
 cudaError_t __wrap_launch_flash_hopper(cudaStream_t s, const struct flash_job *j)
 {
     struct flash_job other = *j;
-    other.scale *= wrong == HOPPER ? 2 : 1;
+    other.scale *= wrong == HOPPER || (wrong == HALF_QUERIES && j->half_q) ? 2 : 1;
     return __real_launch_flash_hopper(s, &other);
 }
 
@@ -134,6 +135,7 @@ static void wrong_parts_are_left_out(void **state)
                  {LT_ROWS, 1, "fp8 with scales by rows"},
                  {LT_BLOCKS, 1, "fp8 with scales by blocks"},
                  {HALVES, 1, "results of products in bf16"},
+                 {HALF_QUERIES, 1, "queries in bf16"},
                  {HOPPER, 1, "kernel for attention"},
                  {EARLY, 1, "begin early"},
                  {GRAPHS, 2, "graphs"}};
@@ -150,6 +152,7 @@ static void wrong_parts_are_left_out(void **state)
         assert_int_equal(d->hopper, cases[i].part != HOPPER);
         assert_int_equal(d->pdl, cases[i].part != EARLY && cases[i].part != GRAPHS);
         assert_int_equal(d->no_skinny, cases[i].part == FEW_ROWS);
+        assert_int_equal(d->no_narrow, cases[i].part == HALVES || cases[i].part == HALF_QUERIES);
         assert_int_equal(d->no_slim, cases[i].part == SOME_ROWS);
         assert_int_equal(d->no_graphs, cases[i].part == GRAPHS);
         backend_cuda()->close(d);

@@ -457,6 +457,35 @@ static void the_next_start_takes_what_was_kept(void **state)
     assert_int_equal(start("here", &known), WAY_SLIM);
 }
 
+/* Of every kind that there is: with a gate, added to what is there, of two types. */
+static void every_kind_of_product_is_kept(void **state)
+{
+    static const int flags[] = {0, TUNING_GATED, TUNING_ADDED, TUNING_MIXED, TUNING_MIXED | TUNING_ADDED};
+    static const int ways[] = {WAY_SLIM, WAY_SKINNY, WAY_WIDE + WAY_KINDS * 2};
+    enum { N = sizeof flags / sizeof *flags, WAYS = sizeof ways / sizeof *ways };
+    struct tuning_report r;
+    (void)state;
+    for (int turn = 0; turn < 2; turn++) { /* tries them; then reads what the first has kept */
+        struct tuning *t = tuning_ops()->open(folder, "here");
+        tuning_meet(t, "a machine");
+        tuning_ops()->begin(t);
+        for (int i = 0; i < N; i++) {
+            struct tuning_key k = {FAM_K4, 4, 64, 256, 3, flags[i]};
+            for (int way; tuning_next(t, &k, ways, WAYS, &way);)
+                tuning_add(t, &k, way, way == ways[i % WAYS] ? 1 : 2);
+        }
+        tuning_ops()->settle(t, &r);
+        assert_int_equal(r.n_known, turn ? N : 0);
+        assert_int_equal(r.written, !turn);
+        for (int i = 0; i < N; i++) {
+            struct tuning_key k = {FAM_K4, 4, 64, 256, 3, flags[i]};
+            assert_int_equal(tuning_choice(t, &k, ways, WAYS), ways[i % WAYS]);
+        }
+        tuning_ops()->close(t);
+    }
+    assert_int_equal(unlink(r.file), 0);
+}
+
 static void a_spoilt_file_is_ignored(void **state)
 {
     static const char *const lines[] = {"",
@@ -577,6 +606,7 @@ int main(void)
         cmocka_unit_test(a_server_times_nothing),
         cmocka_unit_test(a_way_without_memory_is_left),
         cmocka_unit_test(the_next_start_takes_what_was_kept),
+        cmocka_unit_test(every_kind_of_product_is_kept),
         cmocka_unit_test(a_spoilt_file_is_ignored),
         cmocka_unit_test(a_full_file_is_no_error),
         cmocka_unit_test(a_way_that_does_not_fit_is_not_taken),
