@@ -197,37 +197,69 @@ static void show_progress(struct preparer *r, int n)
         log_progress("Recording graphs", r->n_done, r->n_all, "graphs");
 }
 
-/* All sizes of one group in one layout, the largest first: what it needs of memory is enough for the others. */
-static void record_layout(struct preparer *r, uint64_t set, struct layout l)
+/* One group in one layout: its graphs, unless one could not be made. */
+struct recording {
+    uint64_t set;
+    struct prepare_task task;
+    bool dropped;
+};
+
+static void drop(struct preparer *r, struct recording *g, const struct prepare_part *why, int left)
+{
+    const struct prepare_task *t = &g->task;
+    log_warn("rank", "No graphs for {sp %d, tp %d} on %d rank%s, its steps take longer: %s", t->layout.sp, t->layout.tp,
+             t->n_ranks, t->n_ranks > 1 ? "s" : "", why->err.text);
+    if (t->comms)
+        comm_reset(comm_find(r->setup->comms, g->set));
+    g->dropped = true;
+    show_progress(r, left);
+}
+
+/* All sizes of groups that share no comm, the largest first: what it needs of memory is enough for the others. Groups
+ * that share no rank go side by side. */
+static void record_groups(struct preparer *r, struct recording *groups, int n)
 {
     const struct prepare_setup *s = r->setup;
-    struct prepare_task t = task_of(r, PREPARE_GRAPH, set, l);
     for (int i = 0; i < s->n_sizes; i++) {
-        post(r, &t, s->sizes[i]);
-        await(r, 1);
-        const struct prepare_part *p = failure(&t);
-        if (p) {
-            log_warn("rank", "No graphs for {sp %d, tp %d} on %d rank%s, its steps take longer: %s", l.sp, l.tp,
-                     t.n_ranks, t.n_ranks > 1 ? "s" : "", p->err.text);
-            if (t.comms)
-                comm_reset(comm_find(s->comms, set));
-            show_progress(r, s->n_sizes - i);
-            return;
+        int posted = 0;
+        for (int k = 0; k < n; k++)
+            if (!groups[k].dropped) {
+                post(r, &groups[k].task, s->sizes[i]);
+                posted++;
+            }
+        await(r, posted);
+        for (int k = 0; k < n; k++) {
+            const struct prepare_part *p = groups[k].dropped ? NULL : failure(&groups[k].task);
+            if (p) {
+                drop(r, &groups[k], p, s->n_sizes - i);
+            } else if (!groups[k].dropped) {
+                r->n_recorded++;
+                show_progress(r, 1);
+            }
         }
-        r->n_recorded++;
-        show_progress(r, 1);
     }
 }
 
+/* The first layout of each set, then the second of each, and so on. */
 static void record_all(struct preparer *r, const struct clock *clock)
 {
     const struct prepare_setup *s = r->setup;
     const struct node_shape *shape = s->shape;
     int64_t began = clock_now(clock);
+    int *tp = mem_new_array((size_t)shape->n_sets, sizeof *tp), n = 1;
+    struct recording *groups = mem_new_array((size_t)shape->n_sets, sizeof *groups);
     r->n_all = r->n_layouts * s->n_sizes;
-    for (int i = 0; i < shape->n_sets; i++)
-        for (struct layout l = next_layout(s, s->shape->sets[i], 0); l.tp; l = next_layout(s, s->shape->sets[i], l.tp))
-            record_layout(r, shape->sets[i], l);
+    while (n > 0) {
+        n = 0;
+        for (int i = 0; i < shape->n_sets; i++) {
+            struct layout l = tp[i] < 0 ? none : next_layout(s, shape->sets[i], tp[i]);
+            tp[i] = l.tp ? l.tp : -1;
+            if (l.tp)
+                groups[n++] = (struct recording){shape->sets[i], task_of(r, PREPARE_GRAPH, shape->sets[i], l), false};
+        }
+        record_groups(r, groups, n);
+    }
+    mem_free(tp), mem_free(groups);
     if (!s->quiet)
         log_info("rank", "Recorded %d graphs of %d sizes up to %d sequences in %.2f s", r->n_recorded, s->n_sizes,
                  s->sizes[0], seconds_since(clock, began));

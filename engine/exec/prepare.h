@@ -1,10 +1,10 @@
 /* What ranks do together before serving begins, in every rank set that may be a group and every layout it can run.
  * First a rehearsal: made-up steps, the largest first, so that working memory is taken and code is loaded now; if one
  * fails, the program does not start. Then, where a machine has several ways for a product, more of them, in which it
- * tries each. Then graphs of decode steps, for every size asked for; they stay through all
- * switches of layout and partition. Where a graph cannot be recorded, a warning says so and its steps run op by op.
- * Engine thread, once. Invariant: all graphs are recorded before serving begins. Source: Shift Parallelism keeps the
- * graphs of both its layouts. */
+ * tries each. Then graphs of decode steps, for every size asked for, of groups that share no rank side by side; they
+ * stay through all switches of layout and partition. Where a graph cannot be recorded, a warning says so and its steps
+ * run op by op. Engine thread, once. Invariant: all graphs are recorded before serving begins. Source: Shift
+ * Parallelism keeps the graphs of both its layouts. */
 #ifndef EXEC_PREPARE_H
 #define EXEC_PREPARE_H
 
