@@ -21,7 +21,7 @@ static size_t place(size_t *end, size_t n, size_t each)
 
 static size_t lay_out(struct frame *f)
 {
-    size_t end = 0, rows = (size_t)f->most_rows;
+    size_t end = sizeof(struct frame_head), rows = (size_t)f->most_rows;
     f->ids = place(&end, rows, sizeof(int32_t));
     f->feeds = place(&end, rows, sizeof(int32_t));
     f->positions = place(&end, rows, sizeof(int32_t));
@@ -58,7 +58,8 @@ bool frame_open(struct device *d, int most_rows)
     f->dev = heap_take(&d->heap, bytes);
     f->results = heap_take(&d->heap, results);
     f->fed = heap_take(&d->heap, fed);
-    bool ok = f->dev && f->results && f->fed;
+    f->turn = heap_take(&d->heap, sizeof *f->turn);
+    bool ok = f->dev && f->results && f->fed && f->turn;
     for (int i = 0; i < FLIGHTS && ok; i++) {
         ok = cudaMallocHost((void **)&f->hosts[i], bytes) == cudaSuccess &&
              cudaMallocHost((void **)&f->results_hosts[i], results) == cudaSuccess;
@@ -68,6 +69,7 @@ bool frame_open(struct device *d, int most_rows)
     f->host = f->hosts[0];
     if (ok)
         return gpu_ok(d, cudaMemsetAsync(f->dev, 0, bytes, d->stream), "clearing memory") &&
+               gpu_ok(d, cudaMemsetAsync(f->turn, 0, sizeof *f->turn, d->stream), "clearing memory") &&
                gpu_ok(d, cudaMemsetAsync(f->fed, 0, fed, d->stream), "clearing memory");
     cudaGetLastError();
     frame_close(d);
@@ -87,6 +89,7 @@ void frame_close(struct device *d)
     heap_give(&d->heap, f->dev);
     heap_give(&d->heap, f->results);
     heap_give(&d->heap, f->fed);
+    heap_give(&d->heap, f->turn);
     memset(f, 0, sizeof *f);
 }
 
@@ -109,6 +112,37 @@ struct step_view frame_view(const struct frame *f, int rows)
                               .blocks = frame_at(f, f->words),
                               .n_rows = rows,
                               .n_seqs = rows};
+}
+
+static uint32_t whole_words(size_t bytes)
+{
+    return (uint32_t)((bytes + 15) / 16 * 16); /* every array has room for it: lay_out */
+}
+
+struct frame_job frame_fetch(const struct frame *f, int rows)
+{
+    const struct {
+        size_t at, n, each;
+    } arrays[] = {
+        {f->positions, (size_t)rows, sizeof(int32_t)},       {f->logit_rows, (size_t)rows, sizeof(int32_t)},
+        {f->row_seq, (size_t)rows, sizeof(int32_t)},         {f->seqs, (size_t)rows, sizeof(struct seq_at)},
+        {f->inv_freq, MOST_HALF_DIM, sizeof(float)},         {f->params, (size_t)rows, sizeof(struct sample_params)},
+        {f->cuts, (size_t)rows, sizeof(struct attend_item)}, {f->counts, 2, sizeof(int32_t)}};
+    struct frame_job j = {.hosts = {f->hosts[0], f->hosts[1]},
+                          .dev = f->dev,
+                          .turn = f->turn,
+                          .items = (uint32_t)f->items,
+                          .words = (uint32_t)f->words,
+                          .ids = (uint32_t)f->ids,
+                          .feeds = (uint32_t)f->feeds,
+                          .fed = f->fed,
+                          .results = f->results,
+                          .n = rows};
+    _Static_assert(sizeof arrays / sizeof *arrays <= FRAME_PIECES && FLIGHTS == 2, "as many as a job has");
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        j.pieces[j.n_pieces++] =
+            (struct frame_piece){(uint32_t)arrays[i].at, whole_words(arrays[i].n * arrays[i].each)};
+    return j;
 }
 
 /* As flash_plan cuts: a wide sequence by its heads, narrow ones into at most as many parts as run at once, and one more
@@ -173,7 +207,8 @@ static void fill_blocks(const struct frame *f, const struct batch *b, int tokens
     }
 }
 
-static void fill_items(const struct frame *f, const struct batch *b, const struct flash_shape *shape)
+/* How many there are. */
+static int fill_items(const struct frame *f, const struct batch *b, const struct flash_shape *shape)
 {
     struct flash_plan p;
     int32_t *counts = (int32_t *)(f->host + f->counts);
@@ -182,6 +217,7 @@ static void fill_items(const struct frame *f, const struct batch *b, const struc
     flash_plan(&p, b, shape, (struct flash_item *)(f->host + f->items));
     counts[0] = p.n_wide;
     counts[1] = p.n_narrow;
+    return p.n_wide + p.n_narrow;
 }
 
 /* Padding rows get plain parameters. */
@@ -194,16 +230,19 @@ static bool fill_asks(struct device *d, const struct sampled *rows, struct param
     return n <= 0 || write_sample_params(d, rows->first, n, a);
 }
 
-size_t frame_fill(struct device *d, const struct frame_shape *s)
+bool frame_fill(struct device *d, const struct frame_shape *s)
 {
     struct frame *f = &d->frame;
+    struct frame_head *head = (struct frame_head *)f->host;
     struct params_writer a = {.words = (int32_t *)(f->host + f->words), .vocab = s->vocab};
     fill_rows(f, d->batch, s->rows);
     for (int i = 0; i < s->n_sampled; i++)
         if (!fill_asks(d, &s->sampled[i], &a))
-            return 0;
+            return false;
     fill_blocks(f, d->batch, s->tokens_per_block, &a);
-    if (s->flash)
-        fill_items(f, d->batch, s->flash);
-    return f->words + (size_t)a.used * sizeof(int32_t);
+    int items = s->flash ? fill_items(f, d->batch, s->flash) : 0;
+    *head = (struct frame_head){.turn = ++f->last_turn,
+                                .item_bytes = whole_words((size_t)items * sizeof(struct flash_item)),
+                                .word_bytes = whole_words((size_t)a.used * sizeof(int32_t))};
+    return true;
 }

@@ -74,12 +74,8 @@ static void begin_capture(struct device *d, const struct batch *b)
     g->n_members = 1;
     if (g->key.all && members_signal(d, g->key.all, g->key.me, FROM_FIRST))
         g->n_members = members_results(g->key.all, g->key.me, g->member_results);
-    struct feed_job feed = {.feeds = frame_at(&d->frame, d->frame.feeds),
-                            .fed = d->frame.fed,
-                            .ids = (int32_t *)(d->frame.dev + d->frame.ids),
-                            .results = d->frame.results,
-                            .n = g->rows};
-    if (!gpu_failed(d) && gpu_launched(d, launch_feed(d->stream, &feed), "feeding tokens"))
+    struct frame_job fetch = frame_fetch(&d->frame, g->rows);
+    if (!gpu_failed(d) && gpu_launched(d, launch_fetch_frame(d->stream, &fetch), "fetching a step"))
         step_angles(d, frame_at(&d->frame, d->frame.inv_freq));
 }
 
@@ -167,7 +163,8 @@ static bool make_exec(struct device *d, struct graph *g)
 int cuda_graph_end(struct device *d, struct err *e)
 {
     struct graph *g = d->graph;
-    struct gather_tokens_job tokens = {.fed = d->frame.fed, .n_members = g->n_members, .n = g->rows};
+    struct gather_tokens_job tokens = {
+        .fed = d->frame.fed, .turn = d->frame.turn, .n_members = g->n_members, .n = g->rows};
     gpu_use(d);
     memcpy(tokens.results, g->member_results, sizeof tokens.results);
     if (!gpu_failed(d)) /* the last op was a barrier: what others have sampled is there */
@@ -211,44 +208,28 @@ static struct graph *find(const struct device *d, const struct graph_key *k, con
     return found && frame_fits(&d->frame, b) ? found : NULL;
 }
 
-static bool send_frame(struct device *d, const struct graph *g)
+static void fill_frame(struct device *d, const struct graph *g)
 {
-    struct frame *f = &d->frame;
-    size_t bytes = frame_fill(d, &(struct frame_shape){.rows = g->rows,
-                                                       .tokens_per_block = g->key.tokens_per_block,
-                                                       .vocab = g->vocab,
-                                                       .flash = g->flashes ? &g->flash : NULL,
-                                                       .sampled = g->sampled,
-                                                       .n_sampled = g->n_sampled});
-    return bytes &&
-           gpu_ok(d, cudaMemcpyAsync(f->dev, f->host, bytes, cudaMemcpyHostToDevice, d->stream), "sending a step");
+    frame_fill(d, &(struct frame_shape){.rows = g->rows,
+                                        .tokens_per_block = g->key.tokens_per_block,
+                                        .vocab = g->vocab,
+                                        .flash = g->flashes ? &g->flash : NULL,
+                                        .sampled = g->sampled,
+                                        .n_sampled = g->n_sampled});
 }
 
-static void fetch_results(struct device *d, const struct graph *g, struct sample_out *to)
-{
-    for (int i = 0; i < g->n_sampled; i++) {
-        const struct sampled *s = &g->sampled[i];
-        gpu_ok(d,
-               cudaMemcpyAsync(to + s->first, d->frame.results + s->first, (size_t)s->n * sizeof(struct sample_out),
-                               cudaMemcpyDeviceToHost, d->stream),
-               "fetching results");
-    }
-}
-
-/* All members have sent their frames, then the first launches, then all may fetch. */
-static void launch_graph(struct device *d, const struct flight *f, struct sample_out *results)
+/* All members have filled in their frames, then the first launches, then all may read results. */
+static void launch_graph(struct device *d, const struct flight *f)
 {
     const struct graph *g = f->graph;
     if (gpu_ok(d, cudaEventRecord(f->begun, d->stream), "beginning a step"))
-        send_frame(d, g);
+        fill_frame(d, g);
     if (g->key.all)
         members_signal(d, g->key.all, g->key.me, TO_FIRST);
     if (!gpu_failed(d) && g->exec)
         gpu_ok(d, cudaGraphLaunch(g->exec, d->stream), "launching a graph");
     if (g->key.all)
         members_signal(d, g->key.all, g->key.me, FROM_FIRST);
-    if (!gpu_failed(d))
-        fetch_results(d, g, results);
     if (!gpu_failed(d))
         gpu_ok(d, cudaEventRecord(f->ended, d->stream), "ending a step");
 }
@@ -268,14 +249,14 @@ int cuda_graph_post(struct device *d, const struct graph_call *c, bool *posted, 
     d->batch = c->batch;
     f->graph = g;
     f->results = (struct step_results){c->batch, g->sampled, g->n_sampled, d->frame.results_hosts[at]};
-    launch_graph(d, f, d->frame.results_hosts[at]);
+    launch_graph(d, f);
     d->batch = NULL;
     if (!gpu_failed(d)) {
         d->n_flights++;
         return 0;
     }
     struct err why = d->error;
-    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* the next step overwrites what is still being copied */
+    gpu_ok(d, cudaStreamSynchronize(d->stream), "a step"); /* the next step overwrites what is still being read */
     return err_set(e, why.code, "%s", why.text);
 }
 

@@ -106,20 +106,41 @@ cudaError_t launch_rope(cudaStream_t s, const struct rope_job *j);
 cudaError_t launch_gather(cudaStream_t s, const struct gather_job *j);
 
 struct sample_out;
-/* feed.cu: tokens from one captured step to the next, without the host. One CTA. */
-struct feed_job { /* begins a step: ids[i] = fed[i] where feeds[i]; no row has sampled yet */
-    const int32_t *feeds, *fed;
-    int32_t *ids;
-    struct sample_out *results;
-    int n;
+/* feed.cu: how a captured step begins and ends. The host writes a step's arrays into one of its frames, alternately;
+ * pinned memory, which the device reads where it lies. Turns number the steps of a device: the first kernel takes the
+ * frame of the next turn, the last one says that it has ended. */
+enum { FLIGHTS = 2, FRAME_PIECES = 12 };
+struct frame_head { /* at the beginning of a host's frame */
+    uint32_t turn;  /* 0: never filled in */
+    uint32_t item_bytes, word_bytes, unused;
+};
+struct frame_turn {     /* on the device */
+    uint32_t done, now; /* turns: of the last step that has ended, of the one under way */
+    int32_t from;       /* whose frame is hosts[from], and results go there */
+    int32_t unused;
+};
+struct frame_piece {
+    uint32_t at, bytes; /* multiples of 16 */
+};
+struct frame_job {
+    const char *hosts[FLIGHTS];
+    char *dev; /* its mirror on the device */
+    struct frame_turn *turn;
+    struct frame_piece pieces[FRAME_PIECES]; /* what is copied, beside items and words, whose bytes the head has */
+    int n_pieces;
+    uint32_t items, words, ids, feeds; /* where they begin */
+    const int32_t *fed;                /* ids[i] = fed[i] where feeds[i] */
+    struct sample_out *results;        /* no row has sampled yet: token -1 */
+    int n;                             /* rows */
 };
 enum { FEED_MEMBERS = 64 };
-struct gather_tokens_job { /* ends a step: fed[i] = the token of row i, from the member that samples it */
+struct gather_tokens_job { /* fed[i] = the token of row i, from the member that samples it; one CTA */
     const struct sample_out *results[FEED_MEMBERS];
     int32_t *fed;
+    struct frame_turn *turn;
     int n_members, n;
 };
-cudaError_t launch_feed(cudaStream_t s, const struct feed_job *j);
+cudaError_t launch_fetch_frame(cudaStream_t s, const struct frame_job *j);
 cudaError_t launch_gather_tokens(cudaStream_t s, const struct gather_tokens_job *j);
 
 /* pack.cu: rows of a quantised type in file format into the planes. A thread a block of 32 columns; limited by memory.
@@ -321,9 +342,11 @@ struct sample_out { /* the same as struct sample_result of kernels/backend.h */
 struct sample_job {
     const struct sample_params *params; /* [n] */
     const int32_t *lists;
-    float *logits;          /* [n][ld], NaN and infinity are replaced in place */
-    float *changed;         /* [n][vocab] working memory; NULL when no row is changed */
-    struct sample_out *out; /* [n] */
+    float *logits;                     /* [n][ld], NaN and infinity are replaced in place */
+    float *changed;                    /* [n][vocab] working memory; NULL when no row is changed */
+    struct sample_out *out;            /* [n] */
+    struct sample_out *hosts[FLIGHTS]; /* [n] each, pinned: results go to the first, too, or (turn) the one in turn */
+    const struct frame_turn *turn;
     int ld, vocab, n;
 };
 cudaError_t launch_sample(cudaStream_t s, const struct sample_job *j);

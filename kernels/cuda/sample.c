@@ -174,8 +174,8 @@ static void note_sampled(struct device *d, int first, int n)
     d->sampled[d->n_sampled++] = (struct sampled){first, n};
 }
 
-/* The results of the whole step lie side by side; only this rank's part comes back. */
-static bool take_results(struct device *d, int first, int n, struct sample_out **out)
+/* The results of the whole step lie side by side; only this rank's part is written, on the device and at the host. */
+static bool take_results(struct device *d, struct sample_job *j, int first)
 {
     size_t each = sizeof(struct sample_out), all = (size_t)d->batch->n_logits * each;
     if (d->results.used == 0) {
@@ -183,18 +183,22 @@ static bool take_results(struct device *d, int first, int n, struct sample_out *
             return false;
         mirror_take(&d->results, all);
     }
-    *out = (struct sample_out *)d->results.dev + first;
-    note_sampled(d, first, n);
+    j->out = (struct sample_out *)d->results.dev + first;
+    j->hosts[0] = (struct sample_out *)d->results.host + first;
+    note_sampled(d, first, j->n);
     return true;
 }
 
-/* The parameters and results of a graph lie in the frame and are copied with it. */
+/* The parameters of a graph lie in the frame, its results in the memory of the flight. */
 static void capture_sample(struct device *d, struct sample_job *j, int first)
 {
     const struct frame *f = &d->frame;
     j->params = (const struct sample_params *)frame_at(f, f->params) + first;
     j->lists = frame_at(f, f->words);
     j->out = f->results + first;
+    j->turn = f->turn;
+    for (int i = 0; i < FLIGHTS; i++)
+        j->hosts[i] = f->results_hosts[i] + first;
     d->graph->vocab = j->vocab;
     note_sampled(d, first, j->n);
     gpu_launched(d, launch_sample(d->stream, j), "sample");
@@ -202,12 +206,8 @@ static void capture_sample(struct device *d, struct sample_job *j, int first)
 
 static void send_sample(struct device *d, struct sample_job *j, int first)
 {
-    if (send_params(d, j, first) && take_results(d, first, j->n, &j->out) &&
-        gpu_launched(d, launch_sample(d->stream, j), "sample"))
-        gpu_ok(d,
-               cudaMemcpyAsync(d->results.host + (size_t)first * sizeof *j->out, j->out, (size_t)j->n * sizeof *j->out,
-                               cudaMemcpyDeviceToHost, d->stream),
-               "fetching results");
+    if (send_params(d, j, first) && take_results(d, j, first))
+        gpu_launched(d, launch_sample(d->stream, j), "sample");
 }
 
 void cuda_sample(struct device *d, struct act logits, int vocab, int first, int n)

@@ -508,6 +508,13 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_kernel(struct
         out->token = token;
     if (a.logprobs && in_range(token, j.vocab))
         report(&s, raw, j.vocab, token, log_sum, out);
+    struct sample_out *host = j.hosts[0];
+#pragma unroll
+    for (int i = 1; i < FLIGHTS; i++)
+        host = j.turn && j.turn->from == i ? j.hosts[i] : host;
+    __syncthreads();
+    for (int i = (int)threadIdx.x; host && i < (int)(sizeof *out / sizeof(int32_t)); i += SAMPLE_THREADS)
+        ((int32_t *)&host[blockIdx.x])[i] = ((const int32_t *)out)[i];
 }
 
 cudaError_t launch_sample(cudaStream_t s, const struct sample_job *j)

@@ -3,7 +3,9 @@
  * where the toolkit is; there it passes over itself, and says so, when no GPU is found. Draws and ids are equal;
  * logprobs, and angles on a GPU, may differ by rounding of the device's own logarithm and sine. */
 #include "engine/base/mem.h"
+#include "kernels/cuda/job.h"
 #include "tests/rig/op_fixture.h"
+#include "tests/rig/unified.h"
 
 #if defined(EMULATED)
 void emulator_order(int descending);
@@ -704,6 +706,90 @@ static void refusals(void **state)
     assert_int_equal(s->ops->kv_block_bytes(DT_F16, 24, 1, 64), 0);
 }
 
+/* ---- how a captured step begins and ends */
+
+enum { IDS = 16, FEEDS = 32, PIECE = 48, ITEMS = 64, WORDS = 96, FRAME = 160 };
+
+struct turn_case {
+    uint32_t turns[FLIGHTS], done;
+    int from;
+};
+
+/* Each byte says whose it is; row 0 takes its token from the step before, row 1 the host's. */
+static char *make_frame(int which, uint32_t turn)
+{
+    static const int32_t feeds[2] = {1, 0};
+    char *f = unified(FRAME);
+    int32_t ids[2] = {100 + which, 200 + which};
+    memset(f, which + 1, FRAME);
+    memcpy(f, &(struct frame_head){turn, 16, 32, 0}, sizeof(struct frame_head));
+    memcpy(f + IDS, ids, sizeof ids);
+    memcpy(f + FEEDS, feeds, sizeof feeds);
+    return f;
+}
+
+static void check_turn(const struct turn_case *c)
+{
+    struct frame_turn *turn = unified(sizeof *turn);
+    struct sample_out *results = unified(2 * sizeof *results);
+    int32_t *fed = unified(2 * sizeof *fed);
+    char *hosts[FLIGHTS] = {make_frame(0, c->turns[0]), make_frame(1, c->turns[1])}, *dev = unified(FRAME);
+    *turn = (struct frame_turn){.done = c->done};
+    fed[0] = 7, fed[1] = 8;
+    struct frame_job j = {.hosts = {hosts[0], hosts[1]},
+                          .dev = dev,
+                          .turn = turn,
+                          .pieces = {{PIECE, 16}},
+                          .n_pieces = 1,
+                          .items = ITEMS,
+                          .words = WORDS,
+                          .ids = IDS,
+                          .feeds = FEEDS,
+                          .fed = fed,
+                          .results = results,
+                          .n = 2};
+    assert_int_equal(launch_fetch_frame(NULL, &j), cudaSuccess);
+    unified_wait();
+    assert_int_equal(turn->from, c->from);
+    assert_int_equal(turn->now, c->turns[c->from]);
+    assert_int_equal(turn->done, c->done);
+    assert_int_equal(((int32_t *)(void *)(dev + IDS))[0], 7);
+    assert_int_equal(((int32_t *)(void *)(dev + IDS))[1], 200 + c->from);
+    for (int i = PIECE; i < FRAME; i++) { /* the piece, 16 bytes of items, 32 of words */
+        bool copied = i < ITEMS + 16 || (i >= WORDS && i < WORDS + 32);
+        assert_int_equal(dev[i], copied ? c->from + 1 : -1);
+    }
+    assert_int_equal(results[0].token, -1);
+    assert_int_equal(results[1].token, -1);
+    results[1].token = 5;
+    assert_int_equal(
+        launch_gather_tokens(
+            NULL, &(struct gather_tokens_job){.results = {results}, .fed = fed, .turn = turn, .n_members = 1, .n = 2}),
+        cudaSuccess);
+    unified_wait();
+    assert_int_equal(turn->done, c->turns[c->from]);
+    assert_true(fed[0] == 7 && fed[1] == 5);
+    unified_free(turn), unified_free(results), unified_free(fed), unified_free(dev);
+    unified_free(hosts[0]), unified_free(hosts[1]);
+}
+
+static void the_frame_in_turn_is_taken(void **state)
+{
+    static const struct turn_case cases[] = {
+        {{1, 0}, 0, 0},
+        {{1, 2}, 0, 0},            /* the host is ahead */
+        {{3, 2}, 1, 1},            /* and again */
+        {{8, 6}, 6, 0},            /* 7 was filled in and never launched */
+        {{UINT32_MAX, 0}, ~1u, 0}, /* turns begin anew */
+        {{UINT32_MAX, 0}, UINT32_MAX, 1},
+    };
+    (void)state;
+    if (!unified_here())
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_turn(&cases[i]);
+}
+
 int main(void)
 {
 #define BOTH_MODES(test)                                                                                               \
@@ -721,6 +807,7 @@ int main(void)
         BOTH_MODES(long_caches),
         cmocka_unit_test_setup_teardown(sampling_of_every_kind, open_invariant, close_pair),
         cmocka_unit_test_setup_teardown(refusals, open_invariant, close_pair),
+        cmocka_unit_test(the_frame_in_turn_is_taken),
     };
 #undef BOTH_MODES
     return cmocka_run_group_tests(tests, NULL, NULL);
