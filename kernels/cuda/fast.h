@@ -91,6 +91,7 @@ struct flash_job {
     bool rope; /* narrow: RoPE on q and k first and k and v into the cache (rope_write); all items are narrow */
     struct rope_write_job rope_write; /* its q is this job's; without rope it has a head_dim and turns nothing */
     bool hopper;                      /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
+    int n_sms;                        /* hopper: CTAs at most, > 0 */
     bool pdl;                         /* as in skinny_job */
     float *partial;                   /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
     uint32_t *arrived;                /* narrow: [kv heads][n_slots], zero between launches */

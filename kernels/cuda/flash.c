@@ -78,6 +78,7 @@ void cuda_flash(struct device *d, struct flash_job *j, int most_heads)
         j->rope_write.q = (struct rope_job){.head_dim = j->kv.head_dim};
     j->partial = d->work->partial.data;
     j->arrived = d->work->arrived.data;
+    j->n_sms = d->n_sms;
     j->n_slots = p->n_slots;
     j->n_parts = p->n_parts;
     for (int wide = 1; wide >= 0; wide--) {

@@ -2,16 +2,18 @@
  * where the device has them; elsewhere flash.cu's own kernel runs. The arithmetic is the same: 16-bit queries that are
  * scaled before they are rounded, f32 scores, a running maximum and sum.
  *
- * A CTA has FLASH_HOPPER_TILE queries of one kv head and three warp groups. The first brings keys and values, 128
- * positions at a time, into a ring of slots in shared memory: asynchronous copies of 16 bytes, swizzled as wgmma reads
- * them, which arrive at the slot's mbarrier. Copies and not the tensor memory accelerator, since a paged cache has its
- * blocks anywhere: 16 positions lie together for certain, no more. The other two have 64 queries each, and most of the
- * registers. They go from the last positions to the first, so what needs a mask comes first, and as in
- * FlashAttention-3 (Shah et al. 2024) the scores of a round are multiplied side by side with the weights and values of
- * the round before, and one group computes its softmax while the other one uses the tensor cores: they alternate by
- * two named barriers (ping-pong scheduling). Scores become weights in the registers in which the next product needs
- * them. Tiles that see many positions are first in the plan, and the kv heads of a tile follow each other: what is
- * left over at the end is short.
+ * There is a CTA for each multiprocessor; it takes one tile after the other: FLASH_HOPPER_TILE queries of one kv head.
+ * It has three warp groups. The first brings keys and values, 128 positions at a time, into a ring of slots in shared
+ * memory: asynchronous copies of 16 bytes, swizzled as wgmma reads them, which arrive at the slot's mbarrier. Copies
+ * and not the tensor memory accelerator, since a paged cache has its blocks anywhere: 16 positions lie together for
+ * certain, no more. The other two have 64 queries each, and most of the registers. They go from the last positions to
+ * the first, so what needs a mask comes first, and as in FlashAttention-3 (Shah et al. 2024) the scores of a round are
+ * multiplied side by side with the weights and values of the round before, and one group computes its softmax while the
+ * other one uses the tensor cores: they alternate by two named barriers (ping-pong scheduling). Scores become weights
+ * in the registers in which the next product needs them. The copying group does not wait for the end of a tile: the
+ * next one's keys arrive while this one's results are stored and the next queries read, and the barriers are made once.
+ * Tiles that see many positions are first in the plan, and the kv heads of a tile follow each other: what is left over
+ * at the end is short.
  *
  * In a round of heads of 128 the tensor cores of a multiprocessor have 2 * 16 products of 64 cycles each, while a
  * scheduler issues some 500 instructions for each of its two softmax warps and some 170 for its copying one (counted
@@ -75,12 +77,11 @@ __device__ static inline int window_begin(const struct flash_job &j, int positio
     return j.window > 0 && position >= j.window ? position - j.window + 1 : 0;
 }
 
-__device__ static bool find_tile(const struct flash_job &j, struct hopper_tile *t)
+/* False: this kv head has no such tile. */
+__device__ static bool find_tile(const struct flash_job &j, int i, struct hopper_tile *t)
 {
-    int item = (int)blockIdx.x / j.kv.n_heads, kv = (int)blockIdx.x % j.kv.n_heads;
-    if (item >= *j.n_items)
-        return false;
-    struct flash_item it = j.items[item];
+    int kv = i % j.kv.n_heads;
+    struct flash_item it = j.items[i / j.kv.n_heads];
     t->seq = j.step.seqs[it.seq];
     t->head0 = j.first_head[kv];
     t->heads = j.first_head[kv + 1] - t->head0;
@@ -95,6 +96,19 @@ __device__ static bool find_tile(const struct flash_job &j, struct hopper_tile *
     t->key1 = t->seq.pos0 + (t->first + t->n - 1) / t->heads + 1;
     t->rounds = (t->key1 - t->key0 + KEYS - 1) / KEYS;
     return true;
+}
+
+/* The CTA's next tile: one of every wave, of odd ones from the other end, since tiles are sorted by length. */
+__device__ static bool next_tile(const struct flash_job &j, int *wave, struct hopper_tile *t)
+{
+    int n = *j.n_items * j.kv.n_heads, all = (int)gridDim.x, own = (int)blockIdx.x;
+    while (*wave * all < n) {
+        int i = *wave * all + (*wave % 2 ? all - 1 - own : own);
+        ++*wave;
+        if (i < n && find_tile(j, i, t))
+            return true;
+    }
+    return false;
 }
 
 /* ---- the group that copies */
@@ -158,20 +172,29 @@ __device__ static void fill_slot(const struct hopper_tile &t, struct hopper_spac
 
 /* In the order of use: the keys of a round come before the values of the round before it. */
 template <int D>
-__device__ static void fill_slots(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp)
+__device__ static void fill_slots(const struct flash_job &j, const struct hopper_tile &t, struct hopper_space<D> *sp,
+                                  struct ring *at)
 {
-    struct ring at = {0, 0};
     struct hopper_source<D> now, before;
     int last = t.key0 + (t.rounds - 1) * KEYS;
     find_source<D>(j, t, last, &before);
-    fill_slot<D>(t, sp, last, before, 0, &at);
+    fill_slot<D>(t, sp, last, before, 0, at);
     for (int key = last - KEYS; key >= t.key0; key -= KEYS) {
         find_source<D>(j, t, key, &now);
-        fill_slot<D>(t, sp, key, now, 0, &at);
-        fill_slot<D>(t, sp, key + KEYS, before, j.kv.value_at, &at);
+        fill_slot<D>(t, sp, key, now, 0, at);
+        fill_slot<D>(t, sp, key + KEYS, before, j.kv.value_at, at);
         before = now;
     }
-    fill_slot<D>(t, sp, t.key0, before, j.kv.value_at, &at);
+    fill_slot<D>(t, sp, t.key0, before, j.kv.value_at, at);
+}
+
+/* It is ahead by as many slots as there are: a tile's first keys are on their way while the one before it ends. */
+template <int D> __device__ static void copy_tiles(const struct flash_job &j, struct hopper_space<D> *sp)
+{
+    struct ring at = {0, 0};
+    struct hopper_tile t;
+    for (int wave = 0; next_tile(j, &wave, &t);)
+        fill_slots<D>(j, t, sp, &at);
     cp_async_wait_all();
 }
 
@@ -234,12 +257,14 @@ __device__ static inline void read_eight(const struct flash_job &j, int64_t at, 
                      bf16_bits((uint16_t)(u.w >> 16)));
 }
 
-/* The group's queries into shared memory, scaled; zeros where there are no more. */
+/* The group's queries into shared memory, scaled; zeros where there are no more. No warp reads those of the tile before
+ * any more. */
 template <half_type H, int D>
 __device__ static void put_queries(const struct flash_job &j, const struct hopper_tile &t, int group,
                                    struct hopper_space<D> *sp)
 {
     enum { CHUNKS = D / 8 };
+    named_barrier_sync(QUERIES_NAME + group, GROUP_THREADS);
 #pragma unroll 2
     for (int i = (int)threadIdx.x % GROUP_THREADS; i < GROUP_QUERIES * CHUNKS; i += GROUP_THREADS) {
         int r = i / CHUNKS, c = i % CHUNKS, query = group * GROUP_QUERIES + r, at = t.first + query;
@@ -441,25 +466,48 @@ __device__ static inline void round_first(struct hopper_space<D> *sp, const stru
 
 template <half_type H, int D>
 __device__ static void attend(const struct flash_job &j, const struct hopper_tile &t, int group,
-                              struct hopper_space<D> *sp)
+                              struct hopper_space<D> *sp, struct ring *at)
 {
     struct hopper_part part;
     struct hopper_state<D> st;
-    struct ring at = {0, 0};
     int last = t.key0 + (t.rounds - 1) * KEYS;
     find_part(j, t, group, &part);
     put_queries<H, D>(j, t, group, sp);
-    round_first<H, D>(sp, part, last, &at, &st);
+    round_first<H, D>(sp, part, last, at, &st);
     if (group == 1 && last > t.key0)
         pass_turn(part, last);
     for (int key = last - KEYS; key >= t.key0; key -= KEYS)
-        round_on<H, D>(sp, part, key, &at, &st);
-    uint32_t values = acquire_slot<D>(sp, at);
+        round_on<H, D>(sp, part, key, at, &st);
+    uint32_t values = acquire_slot<D>(sp, *at);
     fence_proxy_async();
     pv_product<H, D>(values, &st);
     wgmma_wait<0>();
     wgmma_fence_operand(st.o);
+    release_slot<D>(sp, at);
     store<D>(j, t, group, &st);
+}
+
+/* A tile in which the group has no queries: its keys and values pass by. */
+template <int D>
+__device__ static void skip_tile(const struct hopper_tile &t, struct hopper_space<D> *sp, struct ring *at)
+{
+    for (int i = 0; i < 2 * t.rounds; i++) {
+        acquire_slot<D>(sp, *at);
+        release_slot<D>(sp, at);
+    }
+}
+
+template <half_type H, int D>
+__device__ static void multiply_tiles(const struct flash_job &j, int group, struct hopper_space<D> *sp)
+{
+    struct ring at = {0, 0};
+    struct hopper_tile t;
+    for (int wave = 0; next_tile(j, &wave, &t);) {
+        if (group < t.groups)
+            attend<H, D>(j, t, group, sp, &at);
+        else
+            skip_tile<D>(t, sp, &at);
+    }
 }
 
 #endif
@@ -472,23 +520,19 @@ __global__ void __launch_bounds__(THREADS, 1) flash_hopper_kernel(const __grid_c
     struct hopper_space<D> *sp = (struct hopper_space<D> *)(shared + (-shared_address(shared) & (ATOM_BYTES - 1)));
     int group = __shfl_sync(ALL_LANES, warp_id() / GROUP_WARPS, 0) -
                 1; /* the same for the whole warp, as the compiler now knows */
-    struct hopper_tile t;
     griddepcontrol_launch_dependents();
-    griddepcontrol_wait();
-    if (!find_tile(j, &t))
-        return;
     if (threadIdx.x < hopper_space<D>::SLOTS) {
         mbarrier_init(&sp->full[threadIdx.x], GROUP_THREADS);
-        mbarrier_init(&sp->empty[threadIdx.x], t.groups * GROUP_WARPS);
+        mbarrier_init(&sp->empty[threadIdx.x], GROUPS * GROUP_WARPS);
     }
     __syncthreads();
+    griddepcontrol_wait();
     if (group < 0) {
         setmaxnreg_dec<COPY_REGISTERS>();
-        fill_slots<D>(j, t, sp);
+        copy_tiles<D>(j, sp);
     } else {
         setmaxnreg_inc<PRODUCT_REGISTERS>();
-        if (group < t.groups)
-            attend<H, D>(j, t, group, sp);
+        multiply_tiles<H, D>(j, group, sp);
     }
 #endif
 }
@@ -528,7 +572,8 @@ bool flash_hopper_can(enum dtype t, int head_dim)
 
 template <half_type H, int D> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
-    dim3 grid((unsigned)j->most_items * (unsigned)j->kv.n_heads);
+    int tiles = j->most_items * j->kv.n_heads;
+    dim3 grid(tiles < j->n_sms ? tiles : j->n_sms);
     if (j->pdl)
         return launch_pdl(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);
     return launch(flash_hopper_kernel<H, D>, grid, dim3(THREADS), space_bytes<D>(), s, *j);

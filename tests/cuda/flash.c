@@ -161,6 +161,7 @@ static void run(struct site *s, int sms)
                           .scale = 1.44269504f / sqrtf((float)s->dim),
                           .partial = partial,
                           .arrived = arrived,
+                          .n_sms = 1 + s->n_rows % 7, /* few: CTAs take several tiles */
                           .n_slots = plan.n_slots,
                           .n_parts = plan.n_parts,
                           .rope = s->rope_write};
