@@ -14,8 +14,8 @@
 #include "models/load/quantize.h"
 #include "tests/rig/layout_subject.h"
 
-enum { SEQS = 4, LENGTH = 24, STEPS = 5, BLOCK = 16, TOP = 3, GRAPHS = 2 };
-static const int sizes[GRAPHS] = {3, 1}; /* 4 sequences at once have none */
+enum { SEQS = 6, LENGTH = 24, STEPS = 5, BLOCK = 16, TOP = 3, GRAPHS = 2 };
+static const int sizes[GRAPHS] = {5, 1}; /* 6 sequences at once have none; 5 rows of 4 bytes are more than 16 bytes */
 
 /* Counts what was played. */
 static atomic_int n_played;
@@ -203,9 +203,9 @@ static void step_both(struct pair *p, const struct stepping *s)
 }
 
 /* Some sequences in some order; on, a mixed step: the first of them takes several tokens. */
-static void random_step(struct rng *r, const struct pair *p, bool mixed, struct stepping *s)
+static void random_step(struct rng *r, const struct pair *p, int want, bool mixed, struct stepping *s)
 {
-    int order[SEQS], want = 1 + (int)rng_below(r, SEQS);
+    int order[SEQS];
     for (int i = 0; i < SEQS; i++)
         order[i] = i;
     for (int i = SEQS - 1; i > 0; i--) {
@@ -230,10 +230,10 @@ static int course(struct model *m, struct layout l, bool fast, int steps)
     int due = 0;
     rng_init(&r, 3 + (uint64_t)l.tp);
     open_pair(&p, m);
-    step_both(&p, &(struct stepping){SEQS, {0, 1, 2, 3}, {1, 2, 4, 3}});
+    step_both(&p, &(struct stepping){SEQS, {0, 1, 2, 3, 4, 5}, {1, 2, 4, 3, 1, 2}});
     for (int i = 0; i < steps; i++) {
         struct stepping s;
-        random_step(&r, &p, i % 3 == 2, &s);
+        random_step(&r, &p, i ? 1 + (int)rng_below(&r, SEQS) : sizes[0], i % 3 == 2, &s);
         if (s.n_seqs == 0)
             continue;
         due += i % 3 == 2 || s.n_seqs > sizes[0] ? 0 : p.places[0].n;
@@ -297,7 +297,7 @@ static void refused(void **state)
     (void)state;
     open_pair(&p, m);
     assert_int_equal(record(&p.with, &p.places[1], p.layout, sizes[0] + 1, &e), E_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "opened for 3"));
+    assert_non_null(strstr(e.text, "opened for 5"));
     comm_reset(comm_find(p.with.pool, 3));
     assert_int_equal(record(&p.without, &p.places[0], p.layout, 1, &e), E_UNSUPPORTED);
     comm_reset(comm_find(p.without.pool, 3));
