@@ -133,6 +133,23 @@ static int open_ranks(struct node *n, const struct engine_setup *s, const struct
     return rc;
 }
 
+/* A line for each size of a set. */
+static void say_comms(const struct node *n)
+{
+    bool said[MAX_RANKS + 1] = {false};
+    for (int i = 0; i < comm_pool_count(n->comms); i++) {
+        uint64_t ranks = comm_pool_mask(n->comms, i);
+        const struct comm_measure *m = comm_measured(comm_find(n->comms, ranks));
+        int size = __builtin_popcountll(ranks);
+        char text[256];
+        if (!m->oneshot_ns[0] || said[size])
+            continue;
+        said[size] = true;
+        comm_measure_say(m, text, sizeof text);
+        log_info("node", "All-reduces of %d ranks: %s", size, text);
+    }
+}
+
 static int open_comms(struct node *n, const struct engine_setup *s, struct err *e)
 {
     struct device *devices[MAX_RANKS];
@@ -144,7 +161,10 @@ static int open_comms(struct node *n, const struct engine_setup *s, struct err *
                                 .extra = s->comm_sets,
                                 .n_extra = s->n_comm_sets,
                                 .measure = s->ops->computes && s->threaded && n->n_ranks > 1};
-    return comm_pool_open(&n->comms, &p, e);
+    TRY(comm_pool_open(&n->comms, &p, e));
+    if (!s->quiet)
+        say_comms(n);
+    return 0;
 }
 
 /* What one rank does by its own thread, such as opening its seat. */

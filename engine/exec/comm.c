@@ -255,18 +255,6 @@ void comm_set_measured(struct comm_set *c, const struct comm_measure *m)
     c->measured = *m;
 }
 
-/* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to
- * outweigh a barrier. */
-static size_t crossing(const struct comm_measure *m)
-{
-    size_t from = SIZE_MAX;
-    if (!m->oneshot_ns[0])
-        return 32 << 10;
-    for (int i = COMM_SIZES - 1; i >= 0 && m->twoshot_ns[i] < m->oneshot_ns[i]; i--)
-        from = m->bytes[i];
-    return from;
-}
-
 static const struct pipe_comms *pipe_of(const struct comm_set *c, int pp)
 {
     const struct pipe_comms *p = c->pipes;
@@ -289,7 +277,7 @@ struct comm_seat comm_seat(const struct comm_set *c, struct layout l, int share,
         }
     seat.from = stage > 0 ? p->links[(stage - 1) * p->width + in_stage] : NULL;
     seat.to = stage < l.pp - 1 ? p->links[stage * p->width + in_stage] : NULL;
-    seat.twoshot_bytes = how == COMM_ONESHOT ? SIZE_MAX : how == COMM_TWOSHOT ? 0 : crossing(&c->measured);
+    seat.twoshot_bytes = how == COMM_ONESHOT ? SIZE_MAX : how == COMM_TWOSHOT ? 0 : comm_twoshot_from(&c->measured);
     if (c->measured.library_bytes && (how == COMM_AUTO || how == COMM_LIBRARY))
         seat.library_bytes = how == COMM_LIBRARY ? 1 : c->measured.library_bytes;
     return seat;

@@ -1,5 +1,6 @@
 #include "engine/exec/comm_measure.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -164,4 +165,43 @@ int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, st
         thread_join(members[i].thread);
     ops->comm_reset(c);
     return rc;
+}
+
+/* ---- what it says */
+
+size_t comm_twoshot_from(const struct comm_measure *m)
+{
+    size_t from = SIZE_MAX;
+    if (!m->oneshot_ns[0])
+        return 32 << 10;
+    for (int i = COMM_SIZES - 1; i >= 0 && m->twoshot_ns[i] < m->oneshot_ns[i]; i--)
+        from = m->bytes[i];
+    return from;
+}
+
+static const char *size_text(char text[24], size_t bytes)
+{
+    snprintf(text, 24, "%zu %s", bytes >> 20 ? bytes >> 20 : bytes >> 10, bytes >> 20 ? "MiB" : "KiB");
+    return text;
+}
+
+static double least_us(const struct comm_measure *m, int i)
+{
+    return (double)(m->twoshot_ns[i] < m->oneshot_ns[i] ? m->twoshot_ns[i] : m->oneshot_ns[i]) / 1e3;
+}
+
+void comm_measure_say(const struct comm_measure *m, char *out, size_t n)
+{
+    enum { LAST = COMM_SIZES - 1 };
+    char text[24], two[64] = ", one shot always", library[64] = "";
+    size_t from = comm_twoshot_from(m);
+    if (from <= m->bytes[LAST])
+        snprintf(two, sizeof two, ", two shots from %s on", size_text(text, from));
+    if (m->library_bytes == COMM_NEVER)
+        snprintf(library, sizeof library, ", never by the library");
+    else if (m->library_bytes)
+        snprintf(library, sizeof library, ", by the library from %s on", size_text(text, m->library_bytes));
+    size_t used = (size_t)snprintf(out, n, "%s in %.1f us, ", size_text(text, m->bytes[0]), least_us(m, 0));
+    snprintf(out + used, n - used, "%s in %.1f us (%.1f GB/s)%s%s", size_text(text, m->bytes[LAST]), least_us(m, LAST),
+             (double)m->bytes[LAST] / least_us(m, LAST) / 1e3, two, library);
 }

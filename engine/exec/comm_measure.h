@@ -15,6 +15,11 @@ struct comm_measure {
     size_t library_bytes; /* from which on the machine's library was faster; COMM_NEVER: nowhere; 0: there is none */
 };
 
+/* The least size from which two shots were always faster; unmeasured: 32 KiB, where each rank's reading begins to
+ * outweigh a barrier; SIZE_MAX: never. */
+size_t comm_twoshot_from(const struct comm_measure *m);
+/* What was measured, for the log: the least and the largest size, and which algorithm is taken from which size on. */
+void comm_measure_say(const struct comm_measure *m, char *out, size_t n);
 /* devices: [n], by member of c. E_SYS when there is no thread to be had. */
 int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, struct comm *c,
                      struct device *const *devices, int n, struct err *e);
