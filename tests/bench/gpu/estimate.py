@@ -2,7 +2,9 @@
 weights, its inputs as all CTAs read them from L2, the instructions of its inner loop (counted in the machine code, as
 nvcc makes it), CTAs beside places on SMs, and bytes on their way; a step is its products, attention, and what a launch
 costs. Printed beside the goals of gpu_bench and models_bench: as it is, and as it was before slim.cu (740b5db7), when
-8 to 16 rows went through skinny.cu and 17 to 64 through cuBLASLt with inputs rounded by kernels of their own.
+8 to 16 rows went through skinny.cu and 17 to 64 through cuBLASLt with inputs rounded by kernels of their own. Prompts:
+products at the library's share of the roof, what lies between ops, and attention by the instructions of a round of
+flash_hopper.cu; before and after q, k, v, gate and up were bf16 (f15a2f08), and a CTA took one tile after the other.
 
 python3 tests/bench/gpu/estimate.py NVCC CUOBJDUMP
 """
@@ -17,7 +19,13 @@ from dataclasses import dataclass
 SMS, GHZ, HBM, L2 = 132, 1.7, 3350 * 0.92, 5500  # bytes per ns; 0.92: what a probe reads of the data sheet
 LATENCY = 750  # ns, of a load from memory under load
 LAUNCH, FIRST, LAST = 600, 500, 700  # ns: to the next kernel (early launch); until weights flow; the sum and the end
-LIBRARY = 0.75  # of the roof, small products by the library, as published for such shapes
+LIBRARY = 0.75  # of the roof, products by the library, as published for such shapes
+PEAK = {"bf16": 989e3, "fp8": 1979e3}  # operations a ns, of the data sheet, at 1.83 GHz
+KEYS, ROUND, COPYING = (
+    128,
+    2 * 16 * 64,
+    170,
+)  # of a Hopper tile: positions a round; cycles of its products; instructions
 FAMILY = {"bf16": 2, "fp8": 3}
 BYTES = {"bf16": 2.0, "fp8": 1.03}
 
@@ -28,25 +36,46 @@ SKINNY_BEFORE = {
 }
 
 
-def inner_loops(nvcc, cuobjdump, path):
-    """Instructions of the loop with most tensor core products, by (family, template numbers...)."""
+def machine_code(nvcc, cuobjdump, path):
+    """Of each kernel its name, and [(address, instruction)]."""
     with tempfile.NamedTemporaryFile(suffix=".o") as made:
         options = ["-std=c++17", "-O3", "--fmad=false", "-I.", "-arch=sm_90a", "-c", "-o", made.name, path]
         subprocess.run([nvcc, *options], check=True, capture_output=True)
         sass = subprocess.run([cuobjdump, "-sass", made.name], check=True, capture_output=True, text=True).stdout
-    found = {}
     for part in re.split(r"\n\s*Function : ", sass)[1:]:
-        numbers = re.match(r"\S*?family(\d+)ELS0_(\d+)((?:ELi\d+)+)", part)
+        yield (
+            part.split()[0],
+            [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", part)],
+        )
+
+
+def loops_of(code, products):
+    """Of each loop its products of this name, and its instructions."""
+    for at, text in code:
+        to = re.search(r"BRA.*0x([0-9a-f]+)", text)
+        if to and int(to[1], 16) < at:
+            body = [t for place, t in code if int(to[1], 16) <= place <= at]
+            yield sum(products in t for t in body), len(body)
+
+
+def largest_loop(code, products):
+    """Instructions of the loop that has most products, and is the shortest of those."""
+    return -max((n, -length) for n, length in loops_of(code, products))[1]
+
+
+def round_loop(code, products, most):
+    """Instructions of the shortest loop that has so many products: a round, in a loop over tiles."""
+    return min(length for n, length in loops_of(code, products) if n >= most)
+
+
+def inner_loops(nvcc, cuobjdump, path):
+    """Instructions of the loop with most tensor core products, by (family, template numbers...)."""
+    found = {}
+    for name, code in machine_code(nvcc, cuobjdump, path):
+        numbers = re.match(r"\S*?family(\d+)ELS0_(\d+)((?:ELi\d+)+)", name)
         if numbers[1] != numbers[2]:  # outputs of two families
             continue
-        code = [(int(at, 16), text) for at, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", part)]
-        best = (0, 0)
-        for at, text in code:
-            to = re.search(r"BRA.*0x([0-9a-f]+)", text)
-            if to and int(to[1], 16) < at:
-                body = [t for place, t in code if int(to[1], 16) <= place <= at]
-                best = max(best, (sum("HMMA" in t for t in body), -len(body)))
-        found[(int(numbers[1]), *map(int, re.findall(r"Li(\d+)", numbers[3])))] = -best[1]
+        found[(int(numbers[1]), *map(int, re.findall(r"Li(\d+)", numbers[3])))] = largest_loop(code, "HMMA")
     return found
 
 
@@ -140,6 +169,9 @@ def step_ns(m, rows, context, now):
     return m.layers * layer + head + 4000, kernels
 
 
+SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))  # of an 8B model
+
+
 def prompt_ns(m, half):
     """A token of a long prompt in one layer: products at the library's share of the roof, and what is written and read
     between ops, attention itself left out. half: q, k, v, attention's output, gate and up in bf16."""
@@ -153,8 +185,70 @@ def prompt_ns(m, half):
     out = (2 * size + (0 if half and code == 2 else 2 * code)) * q  # rounded by a kernel of its own unless it is bf16
     ffn = 2 * 2 * size * m.ffn + 2 * code * m.ffn
     sums = 2 * 2 * 4 * m.hidden
-    peak = {"bf16": 989e3, "fp8": 1979e3}[m.kind]  # operations a ns, of the data sheet
-    return flops / (peak * LIBRARY), (norms + qkv + out + ffn + sums) / HBM
+    return flops / (PEAK[m.kind] * LIBRARY), (norms + qkv + out + ffn + sums) / HBM
+
+
+def tile_ns(instructions, tokens, exposed):
+    """A Hopper tile of a prompt of so many tokens, on average: half of them before it, and a round of the diagonal. The
+    groups' softmax and the copies are issued beside the products of the other group. exposed: ns before the first."""
+    return (tokens / 2 / KEYS + 0.5) * max(ROUND, 2 * instructions + COPYING) / GHZ + exposed
+
+
+def attention_share(instructions, tokens, exposed):
+    """Of the data sheet: what half of all pairs need, over tiles that leave no multiprocessor without work."""
+    return tokens / 2 / KEYS * ROUND / GHZ / tile_ns(instructions, tokens, exposed) * (SMS * 4096 * GHZ / PEAK["bf16"])
+
+
+def prefill_share(m, instructions, tokens, now):
+    """Of the data sheet: a prompt's products and attention over what they, and what lies between, take."""
+    products, between = prompt_ns(m, now)
+    attention = 2 * 2 * m.heads * 128 * tokens / 2
+    took = attention / (PEAK["bf16"] * attention_share(instructions, tokens, LATENCY if now else 3 * LATENCY))
+    return (products * LIBRARY + attention / PEAK[m.kind]) / (products + between + took)
+
+
+def decode_attention_share(n_bytes, instructions):
+    """Of the reading probe: narrow tiles, 3 CTAs of 4 warps to a multiprocessor; a round is 64 positions of keys and
+    values of 128 elements in 16 bits."""
+    rate = min(HBM, SMS * GHZ * 64 * 128 * 2 * 2 / instructions)
+    return n_bytes / HBM / (n_bytes / rate + FIRST + LAST)
+
+
+def beside_library(kind, now, all_rows):
+    """Times the library's product of the same shape: the worst of an 8B model's, its rows and its shape."""
+    found = []
+    for rows in all_rows:
+        for outs, cols in SHAPES:
+            by_slim = rows > (8 if kind == "bf16" else 4)
+            ours = (slim if by_slim else skinny)(kind, now[kind][by_slim], outs, cols, rows)
+            found.append((library(kind, outs, cols, rows) / ours, f"{outs} x {cols}, {rows} rows"))
+    return min(found)
+
+
+def print_prompts(loops, models, now):
+    flash, hopper = loops
+    print(f"\nattention and prompts: estimated shares; {flash} and {hopper} instructions a warp and round")
+    for goal, wanted, text, n_bytes in (
+        ("G5", 0.90, "decode attention, 1 GB of cache, of reading", 1e9),
+        ("G5b", 0.60, "one sequence at 32k, of reading", 32768 * 8 * 128 * 2 * 2),
+    ):
+        print(f"{goal:<3} {text:<58}             now {decode_attention_share(n_bytes, flash):.2f}  goal {wanted}")
+    for goal, wanted, rows in (("G7", 1.15, (1, 2, 4, 8, 16)), ("G7b", 1.0, (17, 32, 64))):
+        least, where = beside_library("bf16", now, rows)
+        text = f"bf16, {rows[0]} to {rows[-1]} rows, times the library"
+        print(f"{goal:<3} {text:<58}             now {least:.2f}  goal {wanted} ({where})")
+    for goal, tokens in (("-", 2048), ("G9", 16384)):
+        was, is_now = (attention_share(hopper, tokens, n * LATENCY) for n in (3, 1))
+        text = f"causal attention over {tokens} tokens, of 989 TFLOPS"
+        print(f"{goal:<3} {text:<58} before {was:.2f} now {is_now:.2f}" + ("  goal 0.6" if goal == "G9" else ""))
+    for goal, wanted, m, tokens in (
+        ("G8", 0.70, models[0], 2048),
+        ("G8", 0.70, models[0], 8192),
+        ("G8c", 0.55, models[1], 2048),
+    ):
+        text = f"prefill of {tokens} tokens, {m.name}, of {PEAK[m.kind] / 1e3:.0f} TFLOPS"
+        was, is_now = (prefill_share(m, hopper, tokens, x) for x in (False, True))
+        print(f"{goal:<3} {text:<58} before {was:.2f} now {is_now:.2f}  goal {wanted}")
 
 
 def main():
@@ -204,8 +298,20 @@ def main():
     for model in (small, bf16, fp8, large):
         (products, old), (_, new) = prompt_ns(model, False), prompt_ns(model, True)
         print(f"{model.name:<15} {products:6.1f}  {old:6.1f} {new:6.1f}  {(products + old) / (products + new):.3f}")
+    hopper = next(
+        round_loop(code, "HGMMA", 2 * 128 // 16)
+        for name, code in machine_code(sys.argv[1], sys.argv[2], "kernels/cuda/flash_hopper.cu")
+        if "half_type1ELi128" in name
+    )
+    flash = next(
+        largest_loop(code, "HMMA")
+        for name, code in machine_code(sys.argv[1], sys.argv[2], "kernels/cuda/flash.cu")
+        if "cached1ELi128ELb0" in name
+    )
+    print_prompts((flash, hopper), (bf16, fp8), now)
     print(
-        "\nG5, G6, G8, G9, G11 and G12 do not depend on these kernels: no estimate. G10 (gaps) is LAUNCH by assumption."
+        "\nNo estimate: G6 (the library's own products), G11 (start, loading), G12 (torch). G10 (gaps) is LAUNCH by "
+        "assumption."
     )
 
 
