@@ -141,11 +141,11 @@ static void say_comms(const struct node *n)
         uint64_t ranks = comm_pool_mask(n->comms, i);
         const struct comm_measure *m = comm_measured(comm_find(n->comms, ranks));
         int size = __builtin_popcountll(ranks);
-        char text[256];
+        char text[COMM_SAID];
         if (!m->oneshot_ns[0] || said[size])
             continue;
         said[size] = true;
-        comm_measure_say(m, text, sizeof text);
+        comm_measure_say(m, text);
         log_info("node", "All-reduces of %d ranks: %s", size, text);
     }
 }

@@ -190,7 +190,7 @@ static double least_us(const struct comm_measure *m, int i)
     return (double)(m->twoshot_ns[i] < m->oneshot_ns[i] ? m->twoshot_ns[i] : m->oneshot_ns[i]) / 1e3;
 }
 
-void comm_measure_say(const struct comm_measure *m, char *out, size_t n)
+void comm_measure_say(const struct comm_measure *m, char out[COMM_SAID])
 {
     enum { LAST = COMM_SIZES - 1 };
     char text[24], two[64] = ", one shot always", library[64] = "";
@@ -201,7 +201,7 @@ void comm_measure_say(const struct comm_measure *m, char *out, size_t n)
         snprintf(library, sizeof library, ", never by the library");
     else if (m->library_bytes)
         snprintf(library, sizeof library, ", by the library from %s on", size_text(text, m->library_bytes));
-    size_t used = (size_t)snprintf(out, n, "%s in %.1f us, ", size_text(text, m->bytes[0]), least_us(m, 0));
-    snprintf(out + used, n - used, "%s in %.1f us (%.1f GB/s)%s%s", size_text(text, m->bytes[LAST]), least_us(m, LAST),
-             (double)m->bytes[LAST] / least_us(m, LAST) / 1e3, two, library);
+    int used = snprintf(out, COMM_SAID, "%s in %.1f us, ", size_text(text, m->bytes[0]), least_us(m, 0));
+    snprintf(out + used, (size_t)(COMM_SAID - used), "%s in %.1f us (%.1f GB/s)%s%s", size_text(text, m->bytes[LAST]),
+             least_us(m, LAST), (double)m->bytes[LAST] / least_us(m, LAST) / 1e3, two, library);
 }

@@ -19,7 +19,8 @@ struct comm_measure {
  * outweigh a barrier; SIZE_MAX: never. */
 size_t comm_twoshot_from(const struct comm_measure *m);
 /* What was measured, for the log: the least and the largest size, and which algorithm is taken from which size on. */
-void comm_measure_say(const struct comm_measure *m, char *out, size_t n);
+enum { COMM_SAID = 256 };
+void comm_measure_say(const struct comm_measure *m, char out[COMM_SAID]);
 /* devices: [n], by member of c. E_SYS when there is no thread to be had. */
 int comm_measure_set(struct comm_measure *out, const struct backend_ops *ops, struct comm *c,
                      struct device *const *devices, int n, struct err *e);

@@ -1,7 +1,7 @@
 /* How a captured step begins and ends, without the host. Its arrays are read over the bus where the host wrote them: a
- * few KiB, bound by the latency of two reads, where a copy and the step that waits for it are two orders more. Tokens
- * go from one step to the next: each member knows what it has sampled, and all need all of it, a few hundred numbers.
- */
+ * few KiB, bound by the latency of two reads. A copy would be the work of another engine, which the step's kernels
+ * would have to wait for. Tokens go from one step to the next: each member knows what it has sampled, and all need all
+ * of it, a few hundred numbers. */
 #include "kernels/cuda/prim.h"
 
 enum { FEED_THREADS = 256, FETCH_CTAS = 8 };

@@ -26,8 +26,8 @@ static void two_shots_from_where_they_stay_ahead(void **state)
 
 static void says(const struct comm_measure *m, const char *words)
 {
-    char text[256];
-    comm_measure_say(m, text, sizeof text);
+    char text[COMM_SAID];
+    comm_measure_say(m, text);
     assert_string_equal(text, words);
 }
 
