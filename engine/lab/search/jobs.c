@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/file.h"
 #include "engine/base/mem.h"
+#include "engine/base/scratch.h"
 
 extern char **environ;
 
@@ -32,12 +32,12 @@ struct runner {
     int n_children, n_running, next, n_done;
     bool screen;
     struct clock clock;
-    char folder[PATH_BYTES];
+    struct scratch scratch;
 };
 
 static void path_of(const struct runner *c, int job, const char *ext, char out[PATH_BYTES + 32])
 {
-    snprintf(out, PATH_BYTES + 32, "%s/%d.%s", c->folder, job, ext);
+    snprintf(out, PATH_BYTES + 32, "%s/%d.%s", c->scratch.path, job, ext);
 }
 
 /* ---- a child */
@@ -187,18 +187,6 @@ static void end_children(struct runner *c)
         }
 }
 
-static void remove_files(struct runner *c)
-{
-    char path[PATH_BYTES + 32];
-    for (int i = 0; i < c->j->n; i++) {
-        path_of(c, i, "json", path);
-        unlink(path);
-        path_of(c, i, "log", path);
-        unlink(path);
-    }
-    rmdir(c->folder);
-}
-
 int job_signals_open(struct job_signals *s, struct err *e)
 {
     sigset_t set;
@@ -226,23 +214,18 @@ int jobs_run(struct jobs *j, struct err *e)
 {
     struct runner *c = mem_new(sizeof *c);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    int rc;
     c->j = j;
     c->n_children = j->parallel > 0 ? j->parallel : cores > 0 ? (int)cores : 1;
     c->n_children = c->n_children < MAX_PARALLEL ? c->n_children : MAX_PARALLEL;
     c->screen = isatty(STDERR_FILENO);
     clock_init_real(&c->clock);
-    snprintf(c->folder, sizeof c->folder, "/tmp/moonshift-XXXXXX");
-    if (!mkdtemp(c->folder)) {
-        rc = err_set(e, E_SYS, "cannot make a folder in /tmp: %s", strerror(errno));
-        mem_free(c);
-        return rc;
-    }
-    rc = work(c, e);
+    int rc = scratch_open(&c->scratch, e);
+    if (!rc)
+        rc = work(c, e);
     end_children(c);
     if (c->screen)
         fprintf(stderr, "\r\033[K");
-    remove_files(c);
+    scratch_close(&c->scratch);
     mem_free(c);
     return rc;
 }

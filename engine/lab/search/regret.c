@@ -125,7 +125,7 @@ static void add_word(struct strings *out, const char *word)
 
 static void path_of(const struct regret *g, int run, const char *ext, char out[96])
 {
-    snprintf(out, 96, "%s/%d.%s", g->folder, run, ext);
+    snprintf(out, 96, "%s/%d.%s", g->scratch.path, run, ext);
 }
 
 static int make_job(const struct regret *g, int i, struct job *x, struct err *e)
@@ -264,11 +264,9 @@ int regret(const struct regret_ask *ask, struct err *e)
         return err_set(e, E_INPUT, "--metric: at most %d", REGRET_METRICS);
     for (int i = 0; i < ask->metrics.n; i++)
         TRY(tune_metric_read(&g.metrics[g.n_metrics++], ask->metrics.items[i], e));
-    snprintf(g.folder, sizeof g.folder, "/tmp/moonshift-XXXXXX");
-    if (!mkdtemp(g.folder))
-        return err_set(e, E_SYS, "cannot make a folder in /tmp: %s", strerror(errno));
+    TRY(scratch_open(&g.scratch, e));
     int rc = find(&g, e);
-    rmdir(g.folder);
+    scratch_close(&g.scratch);
     for (int i = 0; i < g.n_runs; i++) {
         mem_free(g.runs[i]->asked);
         mem_free(g.runs[i]->failure);

@@ -5,6 +5,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/json.h"
+#include "engine/base/scratch.h"
 #include "engine/lab/search/jobs.h"
 #include "engine/lab/search/regret.h"
 #include "engine/lab/search/tune_metric.h"
@@ -45,7 +46,7 @@ struct regret {
     int by_mode[REGRET_MODES]; /* the run that has one mode from beginning to end */
     int n_modes;
     double most_finished;
-    char folder[64]; /* for the files of a run */
+    struct scratch scratch; /* for the files of a run */
 };
 
 /* ---- regret.c */

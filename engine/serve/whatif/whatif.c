@@ -1,10 +1,8 @@
 #include "engine/serve/whatif/whatif.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -14,6 +12,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
+#include "engine/base/scratch.h"
 #include "engine/serve/whatif/child.h"
 #include "engine/serve/whatif/report.h"
 
@@ -27,7 +26,7 @@ struct trial {
     struct whatif_ask ask;
     whatif_fn fn; /* NULL: nobody waits any more */
     void *ctx;
-    char folder[40]; /* "": there is none */
+    struct scratch scratch;
     struct whatif_window window;
     struct child child;
     struct loop_event *tick; /* NULL: no child runs */
@@ -54,39 +53,19 @@ void whatif_ask_free(struct whatif_ask *a)
 
 static void path_of(const struct trial *t, const char *name, char out[PATH_BYTES])
 {
-    snprintf(out, PATH_BYTES, "%s/%s", t->folder, name);
+    snprintf(out, PATH_BYTES, "%s/%s", t->scratch.path, name);
 }
 
 /* The folder gives a policy the name of its file, so that two of one name have one each. */
 static void policy_path(const struct trial *t, const char *whose, const struct whatif_policy *p, char out[PATH_BYTES])
 {
-    snprintf(out, PATH_BYTES, "%s/%s/%s.lua", t->folder, whose, p->name);
-}
-
-/* Whatever is in it, as a child that was killed may leave more than it was told to write. */
-static bool remove_files(const char *path)
-{
-    DIR *d = opendir(path);
-    for (struct dirent *f; d && (f = readdir(d));)
-        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0)
-            unlinkat(dirfd(d), f->d_name, 0);
-    if (d)
-        closedir(d);
-    return rmdir(path) == 0;
+    snprintf(out, PATH_BYTES, "%s/%s/%s.lua", t->scratch.path, whose, p->name);
 }
 
 static void remove_folder(struct trial *t)
 {
-    char path[PATH_BYTES];
-    if (!t->folder[0])
-        return;
-    path_of(t, "live", path);
-    remove_files(path);
-    path_of(t, "other", path);
-    remove_files(path);
-    if (!remove_files(t->folder))
-        log_warn("what-if", "%s cannot be removed: %s", t->folder, strerror(errno));
-    t->folder[0] = 0;
+    if (!scratch_close(&t->scratch))
+        log_warn("what-if", "a folder in /tmp cannot be removed: %s", strerror(errno));
 }
 
 /* ---- the end */
@@ -341,17 +320,13 @@ static int write_window(struct trial *t, struct err *e)
 static int write_files(struct trial *t, struct err *e)
 {
     char path[PATH_BYTES];
-    snprintf(t->folder, sizeof t->folder, "/tmp/moonshift-what-if-XXXXXX");
-    if (!mkdtemp(t->folder)) {
-        t->folder[0] = 0;
-        return err_set(e, E_SYS, "cannot make a folder in /tmp: %s", strerror(errno));
-    }
+    TRY(scratch_open(&t->scratch, e));
     TRY(write_window(t, e));
     path_of(t, "live", path);
     int rc = mkdir(path, 0700);
     path_of(t, "other", path);
     if (rc || mkdir(path, 0700))
-        return err_set(e, E_SYS, "cannot make a folder in %s: %s", t->folder, strerror(errno));
+        return err_set(e, E_SYS, "cannot make a folder in %s: %s", t->scratch.path, strerror(errno));
     policy_path(t, "live", &t->ask.live, path);
     if (t->ask.live.source.len)
         TRY(write_text(path, &t->ask.live.source, e));
