@@ -253,9 +253,9 @@ static bool results_are_near(const struct prompt *p)
 static bool kernels_agree(struct check *c, enum dtype type, int dim)
 {
     struct prompt p;
-    bool same = open_prompt(c, &p, type, dim) && attend(c, &p, p.one, false);
+    bool is_there = open_prompt(c, &p, type, dim), same = is_there && attend(c, &p, p.one, false);
     c->d->hopper = false;
-    same = attend(c, &p, p.other, false) && same && results_are_near(&p);
+    same = is_there && attend(c, &p, p.other, false) && same && results_are_near(&p);
     c->d->hopper = true;
     close_prompt(c, &p);
     return same;
