@@ -38,6 +38,13 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
     return (need + g->load) / g->n_ranks;
 }
 
+/* Half-way to starving. The group that is soonest now may have no room, or longer prompts, when its turn has come. */
+static bool is_late(const struct plan *p, const struct request *r)
+{
+    int64_t starves_ns = p->world->limits.starvation_ns;
+    return starves_ns && p->now_ns - r->progress_ns > starves_ns / 2;
+}
+
 bool route_here(const struct plan_batch *b, struct request *r)
 {
     struct partition *t = &b->plan->world->partition;
@@ -49,6 +56,8 @@ bool route_here(const struct plan_batch *b, struct request *r)
         int64_t cost = g == b->group || g->canary != b->group->canary ? INT64_MAX : cost_in(b->plan, g, r);
         other = cost < other ? cost : other;
     }
+    if (mine < INT64_MAX && is_late(b->plan, r))
+        return true;
     if (mine == INT64_MAX) /* no group is certain to have room: the one that asks may find that it has */
         return other == INT64_MAX;
     return other >= mine - TIE_TOKENS;

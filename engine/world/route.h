@@ -1,7 +1,8 @@
 /* Which group a waiting request is for, where there are several: the one that would serve it soonest, by what it would
  * have to compute there (its prompt less the prefix that lies there) and by what is ahead of it (prompt tokens and
- * decoding sequences of the group). Decided again at each scheduling point, from facts alone; a policy that adds
- * requests by hand routes as it likes. Invariant: a request is routed only to a group that can take it. */
+ * decoding sequences of the group). Decided again at each scheduling point, from facts alone; so who has waited for
+ * half of --starvation-seconds is for the first group with room that asks. A policy that adds requests by hand routes
+ * as it likes. Invariant: a request is routed only to a group that can take it. */
 #ifndef WORLD_ROUTE_H
 #define WORLD_ROUTE_H
 

@@ -348,6 +348,38 @@ static void a_long_queue_in_order_is_not_starvation(void **state)
     rig_close(&t);
 }
 
+/* Each of two groups leaves a request to the other one where that would be done with it sooner. The second one never
+ * is: it takes no prompt but its first. Half-way to starving, who was left to it is the first one's. */
+static void nobody_is_left_to_another_group_until_he_starves(void **state)
+{
+    (void)state;
+    struct rig t;
+    int waiting = 0;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 2048, .starvation_s = 1});
+    swap_to(&t, "local first = true\n"
+                "return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) do\n"
+                "  local b = act.batch(g) b:decodes()\n"
+                "  if g.id == view.groups[1].id then b:prefill() elseif first then first = b:prefill() == 0 end\n"
+                "  if b.tokens > 0 then act.forward(g, b) end end end }");
+    rig_submit(&t, "", 50, 3000);
+    rig_submit(&t, "", 50, 3000);
+    for (int i = 0; i < 12; i++) {
+        run_for(&t, SECONDS(0.03));
+        rig_submit(&t, "", 5, 2000);
+    }
+    run_for(&t, SECONDS(0.03));
+    for (uint64_t i = 1; i <= t.n_tags; i++)
+        waiting += t.heard[i].n_tokens == 0;
+    assert_in_range(waiting, 1, 8);
+    rig_settle(&t);
+    for (uint64_t i = 1; i <= t.n_tags; i++)
+        assert_int_equal(t.heard[i].ending, END_LENGTH);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* Two groups, a prompt at a time in each: one computes what ranks first (blue), the other as well (pink), then so many
  * long prompts that rank last (green), then red, who waits late for all of them. Returns how often it was starved. */
 static int let_pass(int greens)
@@ -412,6 +444,7 @@ int main(void)
         cmocka_unit_test(a_changed_order_keeps_its_deadline),
         cmocka_unit_test(giving_way_for_ever_is_starvation),
         cmocka_unit_test(a_long_queue_in_order_is_not_starvation),
+        cmocka_unit_test(nobody_is_left_to_another_group_until_he_starves),
         cmocka_unit_test(one_long_prompt_is_no_habit),
         cmocka_unit_test(getting_on_slowly_is_lawful),
         cmocka_unit_test(a_new_policy_has_its_own_time),
