@@ -136,7 +136,7 @@ static int read_policy(struct app *a, const struct policy_ref *ref, struct polic
     char folder[PATH_MAX];
     file_folder(a->policy_path, folder, sizeof folder);
     boot.folder = folder;
-    boot.relaxed = true;
+    boot.relaxed = !a->lua.hard_ns; /* the laboratory waits long enough for an endless loop as it is */
     int rc = policy_params_json(a->opts.policy_params_file, &ref->params, &params, e);
     if (!rc)
         rc = file_read(&source, a->policy_path, LUA_SOURCE_BYTES, e);

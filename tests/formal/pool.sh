@@ -23,11 +23,11 @@ failures() {
     verify "one of several fails between products of a layer" pool "-DFAILURES=1 -DSTART=$(n 7 3)"
     verify "a rank of a pair fails" pool "-DREQUESTS=1 -DSTEPS=2 -DCAS=3 -DFAILURES=1 -DSTART=28 -DCANCELS=$(n 1 0)"
     verify "a pair and others, one fails" pool "-DPARTS=1 -DFAILURES=1 -DSTART=$(n 28 20)"
-    verify "a rank fails between orders" pool "-DREQUESTS=1 -DSTEPS=2 -DORDERS=1 -DFAILURES=1 -DSTART=28"
+    verify "a rank fails between orders" pool "-DREQUESTS=1 -DSTEPS=$(n 2 1) -DORDERS=1 -DFAILURES=1 -DSTART=28"
     verify "all ranks fail, one after the other" pool "-DREQUESTS=1 -DSTEPS=2 -DCAS=$(n 3 1) -DFAILURES=4"
     verify "every run ends, with a failure" pool "-DPARTS=1 -DCAS=1 -DFAILURES=1 -DSTART=$(n 7 3)" cycles
     verify "every run of a pair ends, with a failure" pool \
-        "-DREQUESTS=1 -DSTEPS=2 -DCAS=3 -DFAILURES=1 -DSTART=28" cycles
+        "-DREQUESTS=1 -DSTEPS=$(n 2 1) -DCAS=3 -DFAILURES=1 -DSTART=28" cycles
 }
 
 mutants() {

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import urllib.error
 
 
@@ -32,6 +33,7 @@ def run(cases, in_folder=False):
     wanted = [c for c in cases if not sys.argv[1:] or c.__name__ in sys.argv[1:]]
     failed = 0
     for case in wanted:
+        start = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             try:
                 case(folder) if in_folder else case()
@@ -42,5 +44,7 @@ def run(cases, in_folder=False):
                 end_children()
                 if in_folder and os.environ.get("KEEP"):
                     shutil.copytree(folder, os.path.join(os.environ["KEEP"], case.__name__), dirs_exist_ok=True)
+        if "MOONSHIFT_TEST_TIMES" in os.environ:
+            print(f"{case.__name__}: {time.monotonic() - start:.1f} s", flush=True)
     print(f"{len(wanted) - failed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
