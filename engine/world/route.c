@@ -39,7 +39,7 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
 }
 
 /* Half-way to starving. The group that is soonest now may have no room, or longer prompts, when its turn has come. */
-static bool is_late(const struct plan *p, const struct request *r)
+static bool has_waited_long(const struct plan *p, const struct request *r)
 {
     int64_t starves_ns = p->world->limits.starvation_ns;
     return starves_ns && p->now_ns - r->progress_ns > starves_ns / 2;
@@ -51,13 +51,13 @@ bool route_here(const struct plan_batch *b, struct request *r)
     if (t->n_groups == 1)
         return true;
     int64_t mine = cost_in(b->plan, b->group, r), other = INT64_MAX;
+    if (mine < INT64_MAX && has_waited_long(b->plan, r))
+        return true;
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
         int64_t cost = g == b->group || g->canary != b->group->canary ? INT64_MAX : cost_in(b->plan, g, r);
         other = cost < other ? cost : other;
     }
-    if (mine < INT64_MAX && is_late(b->plan, r))
-        return true;
     if (mine == INT64_MAX) /* no group is certain to have room: the one that asks may find that it has */
         return other == INT64_MAX;
     return other >= mine - TIE_TOKENS;

@@ -228,7 +228,7 @@ def asked_by_a_stranger(port, method, where, headers):
 
 
 def its_server_refuses_strangers():
-    long = [line(i, {"model": "m", "prompt": "x", "max_tokens": 100}) for i in range(1, 5000)]
+    long = [line(i, {"model": "m", "prompt": "x", "max_tokens": 400}) for i in range(1, 2000)]
     p = subprocess.Popen(command(write("own.jsonl", long), "own.out"), stderr=subprocess.DEVNULL, env=ENV)
     try:
         address, port = port_of(p.pid)
@@ -372,7 +372,7 @@ def what_an_encoder_has_no_use_for_is_refused():
 
 
 def an_interrupt_ends_it():
-    source = write("long.jsonl", [line(i, {"model": "m", "prompt": "x", "max_tokens": 400}) for i in range(1, 2000)])
+    source = write("long.jsonl", [line(i, {"model": "m", "prompt": "x", "max_tokens": 100}) for i in range(1, 5000)])
     p = subprocess.Popen(command(source, "long.out"), stderr=subprocess.PIPE, text=True, env=ENV)
     while p.poll() is None and not (os.path.exists(path("long.out")) and os.path.getsize(path("long.out"))):
         time.sleep(0.01)

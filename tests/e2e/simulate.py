@@ -528,7 +528,7 @@ def mistakes(folder):
         ([*NODE, *base, "--policy", "no-such"], 1, "no-such"),
         ([*NODE, *base, "--policy", "fcfs", "--policy", "static:nope=1"], 1, "nope"),
         ([*NODE, *base, "--policy", "fcfs:budget=1,nonsense"], 1, "NAME=VALUE"),
-        ([*NODE, *base, "--policy", loop], 1, "loop.lua"),
+        ([*NODE, *base, "--policy", loop], 1, "loop.lua:1: still running after 2500 ms"),
         ([*NODE, *base, "-tp", "3"], 1, "leave 1 of the 4 ranks idle: --ranks 3 or 6"),
         # a label that promises a layout is that layout, or nothing runs under it
         (

@@ -348,9 +348,9 @@ static void a_long_queue_in_order_is_not_starvation(void **state)
     rig_close(&t);
 }
 
-/* Each of two groups leaves a request to the other one where that would be done with it sooner. The second one never
- * is: it takes no prompt but its first. Half-way to starving, who was left to it is the first one's. */
-static void nobody_is_left_to_another_group_until_he_starves(void **state)
+/* Each of two groups leaves a request to the other one where that would be done with it sooner. The second one here
+ * never is, as it takes no prompt but its first: half-way to starving, who was left to it goes to the first. */
+static void nobody_starves_left_to_another_group(void **state)
 {
     (void)state;
     struct rig t;
@@ -444,7 +444,7 @@ int main(void)
         cmocka_unit_test(a_changed_order_keeps_its_deadline),
         cmocka_unit_test(giving_way_for_ever_is_starvation),
         cmocka_unit_test(a_long_queue_in_order_is_not_starvation),
-        cmocka_unit_test(nobody_is_left_to_another_group_until_he_starves),
+        cmocka_unit_test(nobody_starves_left_to_another_group),
         cmocka_unit_test(one_long_prompt_is_no_habit),
         cmocka_unit_test(getting_on_slowly_is_lawful),
         cmocka_unit_test(a_new_policy_has_its_own_time),
