@@ -354,29 +354,40 @@ template <int D> __device__ static void share_narrow(struct flash_state<D> *s, s
     }
 }
 
+/* Who wrote the sums: this CTA, into its shared memory, or other ones, so that no L1 may answer for them. */
+enum class sums_of { cta, grid };
+template <enum sums_of S> __device__ static inline float read_sum(const float *p)
+{
+    if constexpr (S == sums_of::grid)
+        return __ldcg(p); /* traps on shared memory */
+    else
+        return *p;
+}
+
 /* Element c of query r, added up over n sums in their order, with their m and l. */
-template <int D> __device__ static float3 add_sums(const struct flash_sums<D> *sums, int n, int r, int c)
+template <int D, enum sums_of S>
+__device__ static float3 add_sums(const struct flash_sums<D> *sums, int n, int r, int c)
 {
     float m = -INFINITY, l = 0, o = 0;
     for (int i = 0; i < n; i++) {
-        float x = __ldcg(&sums[i].row[r][D]);
+        float x = read_sum<S>(&sums[i].row[r][D]);
         m = x > m ? x : m;
     }
     for (int i = 0; i < n && m > -INFINITY; i++) {
-        float f = exp2_fast(__ldcg(&sums[i].row[r][D]) - m);
-        l += f * __ldcg(&sums[i].row[r][D + 1]);
-        o += f * __ldcg(&sums[i].row[r][c]);
+        float f = exp2_fast(read_sum<S>(&sums[i].row[r][D]) - m);
+        l += f * read_sum<S>(&sums[i].row[r][D + 1]);
+        o += f * read_sum<S>(&sums[i].row[r][c]);
     }
     return make_float3(o, m, l);
 }
 
-template <int D>
+template <int D, enum sums_of S>
 __device__ static void store_narrow(const struct flash_job &j, const struct flash_site &s,
                                     const struct flash_sums<D> *sums, int n)
 {
     for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D, row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
-        float3 v = add_sums<D>(sums, n, r, c);
+        float3 v = add_sums<D, S>(sums, n, r, c);
         put_act(j.out, j.half_out, (int64_t)row * j.ldo + head * D + c, v.z == 0 ? 0 : v.x / v.z);
     }
 }
@@ -390,7 +401,7 @@ __device__ static bool leave_part(const struct flash_item &it, const struct flas
     struct flash_sums<D> *mine = &parts[it.part];
     for (int i = (int)threadIdx.x; i < FLASH_ROWS * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D;
-        float3 v = add_sums<D>(sums, FLASH_WARPS, r, c);
+        float3 v = add_sums<D, sums_of::cta>(sums, FLASH_WARPS, r, c);
         mine->row[r][c] = v.x;
         if (c == 0) {
             mine->row[r][D] = v.y;
@@ -413,14 +424,14 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
     share_narrow<D>(state, &sums[warp_id()]);
     __syncthreads();
     if (it.n_parts == 1) {
-        store_narrow<D>(j, s, sums, FLASH_WARPS);
+        store_narrow<D, sums_of::cta>(j, s, sums, FLASH_WARPS);
         return;
     }
     uint32_t *arrived = &j.arrived[(int)blockIdx.y * j.n_slots + it.slot];
     struct flash_sums<D> *parts = (struct flash_sums<D> *)j.partial + (int64_t)blockIdx.y * j.n_parts + it.part0;
     if (!leave_part<D>(it, sums, parts, arrived))
         return;
-    store_narrow<D>(j, s, parts, it.n_parts);
+    store_narrow<D, sums_of::grid>(j, s, parts, it.n_parts);
     if (threadIdx.x == 0)
         *arrived = 0;
 }

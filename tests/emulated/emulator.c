@@ -154,8 +154,8 @@ static void two_threads_capture(void *arg)
 
 static void mistakes_end_the_program(void **state)
 {
-    static const enum slip slips[] = {NEVER_WAITS, MISALIGNED_COPY, MISALIGNED_FROM, MISALIGNED_MATRIX,
-                                      TOO_MUCH_STATIC};
+    static const enum slip slips[] = {NEVER_WAITS,      MISALIGNED_COPY, MISALIGNED_FROM, MISALIGNED_MATRIX,
+                                      GLOBAL_OF_SHARED, COPY_TO_LOCAL,   TOO_MUCH_STATIC};
     (void)state;
     for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
         enum slip what = slips[i];

@@ -70,8 +70,12 @@ static inline float4 make_float4(float x, float y, float z, float w)
 {
     return {x, y, z, w};
 }
+/* The device traps where an instruction for one kind of memory gets the address of another one. */
+enum emulator_memory { EMULATED_GLOBAL, EMULATED_SHARED, EMULATED_LOCAL };
+void emulator_must_be(enum emulator_memory want, const void *p, const char *what);
 template <typename T> static inline T __ldcg(const T *p)
 {
+    emulator_must_be(EMULATED_GLOBAL, p, "what __ldcg reads");
     return *p;
 }
 static inline void __threadfence() {}

@@ -408,6 +408,27 @@ void emulator_fresh(void *p, size_t bytes)
     memset(p, 0xff, bytes);
 }
 
+static enum emulator_memory memory_of(const struct machine *m, const void *p)
+{
+    auto within = [p](const void *from, size_t bytes) {
+        return (uintptr_t)p >= (uintptr_t)from && (uintptr_t)p - (uintptr_t)from < bytes;
+    };
+    if (within(m->dynamic, sizeof m->dynamic))
+        return EMULATED_SHARED;
+    for (const std::pair<void *, size_t> &f : m->fresh)
+        if (within(f.first, f.second))
+            return EMULATED_SHARED;
+    return within(m->now->stack, STACK_BYTES) ? EMULATED_LOCAL : EMULATED_GLOBAL;
+}
+
+void emulator_must_be(enum emulator_memory want, const void *p, const char *what)
+{
+    static const char *const names[] = {"global", "shared", "local"};
+    enum emulator_memory is = memory_of(own, p); /* a fiber runs: there is one */
+    if (is != want)
+        emulator_die("%s has to be %s memory and is %s", what, names[want], names[is]);
+}
+
 int emulator_lane()
 {
     return (int)(own->now->number % LANES);

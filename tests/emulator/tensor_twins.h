@@ -137,6 +137,7 @@ template <typename F> static inline void emulated_matrices(uint32_t d[4], const 
 {
     const emulator_words *all = emulator_gather({{(uint64_t)(uintptr_t)row}});
     emulator_aligned(row, 16, "a row of ldmatrix");
+    emulator_must_be(EMULATED_SHARED, row, "a row of ldmatrix");
     for (int i = 0; i < 4; i++) {
         uint16_t half[2];
         for (int k = 0; k < 2; k++) {
@@ -182,6 +183,8 @@ static inline void cp_async(void *to, const void *from, bool there)
     uint4 v = {};
     emulator_aligned(to, sizeof v, "a copy to shared memory");
     emulator_aligned(from, sizeof v, "a copy from memory");
+    emulator_must_be(EMULATED_SHARED, to, "where cp.async writes");
+    emulator_must_be(EMULATED_GLOBAL, from, "what cp.async reads");
     if (there)
         memcpy(&v, from, sizeof v);
     memset(to, 0xff, sizeof v); /* until it has arrived */
@@ -208,6 +211,7 @@ template <int N> static inline void cp_async_wait(void)
 template <typename T> static inline T load_stream(const T *p)
 {
     emulator_aligned(p, sizeof(T), "a load");
+    emulator_must_be(EMULATED_GLOBAL, p, "what load_stream reads");
     return *p;
 }
 

@@ -17,6 +17,8 @@ enum slip {
     MISALIGNED_COPY,     /* to shared memory */
     MISALIGNED_FROM,     /* from memory */
     MISALIGNED_MATRIX,   /* a row of ldmatrix */
+    GLOBAL_OF_SHARED,    /* a load that only global memory has, of shared memory */
+    COPY_TO_LOCAL,       /* by the instruction that copies to shared memory */
     TOO_MUCH_STATIC,     /* shared memory */
     TOO_MUCH_DYNAMIC,    /* without saying so */
     TOO_MUCH_DYNAMIC_ALL /* more than there is */

@@ -6,6 +6,7 @@ usage: gaps.py NCU MODELS_BENCH MEASURED   (MEASURED: what models_bench printed)
 import collections
 import csv
 import io
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,9 @@ def kernels(text):
 
 def main():
     ncu, bench, measured = sys.argv[1:]
+    if not os.path.exists(measured):
+        print("G10 not measured: models_bench measured no step to compare with")
+        return 77
     command = [ncu, "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off"]
     command += ["--metrics", "gpu__time_duration.sum", "--csv", bench, "--profile", "--seconds", "40"]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace")
