@@ -9,7 +9,7 @@
 struct tuning;
 
 /* Steps of so many rows are rehearsed for it; more rows than the last take the way of the last. */
-static const int tuning_rows[] = {4, 8, 16, 32, 48, 64, 128, 256, 512};
+static const int tuning_rows[] = {1, 4, 8, 16, 32, 48, 64, 128, 256, 512};
 enum { TUNING_ROWS = sizeof tuning_rows / sizeof *tuning_rows };
 
 struct tuning_report {

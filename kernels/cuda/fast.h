@@ -18,7 +18,7 @@ extern "C" {
 
 /* skinny.cu: up to SKINNY_ROWS rows; weights of any family but F32, read once, straight from their planes. All outputs
  * share the input. */
-enum { SKINNY_ROWS = 8, SLIM_ROWS = 64, SKINNY_OUTS = 3 };
+enum { SKINNY_ROWS = 8, SLIM_ROWS = 64, SKINNY_OUTS = 3, SKINNY_CTAS = 2 /* of a multiprocessor */ };
 enum skinny_in { SKINNY_PLAIN, SKINNY_NORM }; /* x; x / rms(x) * gain */
 struct skinny_out {
     struct weight_window w; /* all of the same columns; of one family, or skinny_mixes */
@@ -30,6 +30,7 @@ struct skinny_job {
     enum skinny_in in;
     const float *x, *gain; /* rows start at multiples of 16 elements */
     int ldx, rows, n_out;
+    int places; /* skinny.cu: CTAs at most, > 0 */
     float eps;
     bool accumulate;
     bool gated; /* of two outputs as large as each other silu(first) * second goes into the first; never accumulated */
@@ -65,7 +66,9 @@ cudaError_t launch_slim(cudaStream_t s, const struct skinny_job *j, const struct
 enum {
     FLASH_TILE = 64,
     FLASH_ROWS = 16,
-    FLASH_KEYS = 64
+    FLASH_KEYS = 64,
+    FLASH_SUMS_MORE = 4,          /* floats of a row of partial sums beside its head_dim */
+    FLASH_MOST_PARTS = 512        /* of one tile */
 };                                /* queries of a wide tile and of a narrow one; positions of a round */
 enum { FLASH_HOPPER_TILE = 128 }; /* queries of a wide tile of flash_hopper.cu */
 struct flash_item {
@@ -93,7 +96,7 @@ struct flash_job {
     bool hopper;                      /* wide: flash_hopper.cu, whose tiles have FLASH_HOPPER_TILE queries */
     int n_sms;                        /* hopper: CTAs at most, > 0 */
     bool pdl;                         /* as in skinny_job */
-    float *partial;                   /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + 2] */
+    float *partial;                   /* narrow: [kv heads][n_parts][FLASH_ROWS][head_dim + FLASH_SUMS_MORE] */
     uint32_t *arrived;                /* narrow: [kv heads][n_slots], zero between launches */
     int n_slots, n_parts;
     uint16_t first_head[ATTEND_MAX_KV + 1]; /* q heads of kv head k: first_head[k] .. first_head[k + 1] - 1 */

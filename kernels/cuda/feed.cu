@@ -4,7 +4,7 @@
  * of it, a few hundred numbers. */
 #include "kernels/cuda/prim.h"
 
-enum { FEED_THREADS = 256, FETCH_CTAS = 8 };
+enum { FEED_THREADS = 256, FETCH_CTAS = 32 };
 
 __device__ static const struct frame_head *head_of(const struct frame_job &j, int host)
 {
@@ -26,32 +26,49 @@ __device__ static int next_frame(const struct frame_job &j)
     return next;
 }
 
-__device__ static void fetch(const char *from, char *to, struct frame_piece p)
+/* A CTA's part of one piece of work: by CTA `own` of so many. */
+struct share {
+    int own, of;
+};
+
+__device__ static void fetch(const char *from, char *to, struct frame_piece p, struct share s)
 {
-    int n = (int)(p.bytes / sizeof(uint4)), step = FETCH_CTAS * FEED_THREADS;
-    for (int i = (int)(blockIdx.x * FEED_THREADS + threadIdx.x); i < n; i += step)
+    int n = (int)(p.bytes / sizeof(uint4));
+    for (int i = s.own * FEED_THREADS + (int)threadIdx.x; i < n; i += s.of * FEED_THREADS)
         ((uint4 *)(to + p.at))[i] = ((const uint4 *)(from + p.at))[i];
 }
 
-static __global__ void fetch_frame_kernel(struct frame_job j)
+/* Which tokens the rows have, and that none has sampled yet. */
+__device__ static void fetch_ids(const struct frame_job &j, const char *from, struct share s)
 {
-    int at = next_frame(j), first = (int)(blockIdx.x * FEED_THREADS + threadIdx.x);
-    const struct frame_head head = *head_of(j, at);
-    const char *from = j.hosts[at];
-    if (first == 0) {
-        j.turn->now = head.turn;
-        j.turn->from = at;
-    }
-    for (int i = 0; i < j.n_pieces; i++)
-        fetch(from, j.dev, j.pieces[i]);
-    fetch(from, j.dev, {j.items, head.item_bytes});
-    fetch(from, j.dev, {j.words, head.word_bytes});
-    for (int i = first; i < j.n; i += FETCH_CTAS * FEED_THREADS) {
+    for (int i = s.own * FEED_THREADS + (int)threadIdx.x; i < j.n; i += s.of * FEED_THREADS) {
         int32_t feeds = ((const int32_t *)(from + j.feeds))[i], id = ((const int32_t *)(from + j.ids))[i];
         ((int32_t *)(j.dev + j.ids))[i] = feeds ? j.fed[i] : id;
         j.results[i].token = -1;
     }
 }
+
+/* Each CTA does a part of one of the pieces of work, so that no read over the bus waits for another one. */
+static __global__ void fetch_frame_kernel(struct frame_job j)
+{
+    int at = next_frame(j), n = j.n_pieces + 3, what = (int)blockIdx.x % n;
+    const struct frame_head head = *head_of(j, at);
+    const char *from = j.hosts[at];
+    struct share own = {(int)blockIdx.x / n, (FETCH_CTAS - what + n - 1) / n};
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        j.turn->now = head.turn;
+        j.turn->from = at;
+    }
+    if (what < j.n_pieces)
+        fetch(from, j.dev, j.pieces[what], own);
+    else if (what == j.n_pieces)
+        fetch(from, j.dev, {j.items, head.item_bytes}, own);
+    else if (what == j.n_pieces + 1)
+        fetch(from, j.dev, {j.words, head.word_bytes}, own);
+    else
+        fetch_ids(j, from, own);
+}
+static_assert(FRAME_PIECES + 3 <= FETCH_CTAS, "each piece of work has a CTA");
 
 cudaError_t launch_fetch_frame(cudaStream_t s, const struct frame_job *j)
 {

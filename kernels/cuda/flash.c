@@ -55,7 +55,8 @@ static bool capture_plan(struct device *d, const struct flash_shape *shape)
 static bool make_room(struct device *d, const struct flash_shape *shape, int head_dim)
 {
     const struct flash_plan *p = &d->flash.plan;
-    size_t parts = (size_t)p->n_parts * (size_t)shape->kv_heads * FLASH_ROWS * (size_t)(head_dim + 2) * sizeof(float);
+    size_t parts = (size_t)p->n_parts * (size_t)shape->kv_heads * FLASH_ROWS * (size_t)(head_dim + FLASH_SUMS_MORE) *
+                   sizeof(float);
     return gpu_grow(d, &d->work->partial, parts) && gpu_counters(d, (size_t)p->n_slots * (size_t)shape->kv_heads);
 }
 

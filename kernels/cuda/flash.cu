@@ -32,9 +32,10 @@ template <int D> struct flash_space<D, true> {
     alignas(16) uint8_t raw_k[2][FLASH_KEYS][D], raw_v[2][FLASH_KEYS][D];
 };
 
-/* Of 16 queries of a narrow tile, one warp's or one part's sums: o, then m and l. */
+/* Of 16 queries of a narrow tile, one warp's or one part's sums: o, then m and l. A row takes whole float4, and rows
+ * begin in different banks. */
 template <int D> struct flash_sums {
-    float row[FLASH_ROWS][D + 2];
+    float row[FLASH_ROWS][D + FLASH_SUMS_MORE];
 };
 
 /* What a lane knows of its two rows, g and g + 8 of the warp's 16. */
@@ -129,8 +130,11 @@ __device__ static void load_queries(const struct flash_job &j, const struct flas
             s->o[e][i] = 0;
 }
 
+/* Of a round: all positions, those that earlier steps wrote, or those that this one writes. */
+enum class fetched { all, old, own };
+
 /* Positions key .. key + 63 into buffer `to`: warp w brings 16 of them, which lie in one block. */
-template <int D, bool F8>
+template <int D, bool F8, enum fetched WHICH>
 __device__ static void fetch_round(const struct flash_job &j, const struct flash_site &s, int key,
                                    struct flash_space<D, F8> *sp, int to)
 {
@@ -145,6 +149,8 @@ __device__ static void fetch_round(const struct flash_job &j, const struct flash
     for (int i = 0; i < ROUNDS; i++) {
         int chunk = i * WARP + lane, row = chunk / CHUNKS, c = chunk % CHUNKS;
         bool there = first + row < s.key1;
+        if (WHICH != fetched::all && (first + row >= s.seq.pos0) != (WHICH == fetched::own))
+            continue;
         const uint8_t *from = there ? at + (row * HALVES + c * 8) * 2 : s.head;
         if constexpr (F8) {
             cp_async(&sp->raw_k[to][warp_id() * GROUP_KEYS + row][c * 16], from, there);
@@ -282,11 +288,13 @@ __device__ static void pv_product(struct flash_state<D> *s, const uint16_t (*v)[
 
 /* ---- what goes in, for steps of decodes: nobody but this tile reads these queries, nobody but this part these keys */
 
-/* The keys and values of these rows of the step. A call, so that the rounds keep their registers. */
-__device__ __noinline__ static void write_new(const struct rope_write_job &rope_write, int row, int end)
+/* The keys and values of these rows of the step, by the warps that have no queries or few. A call, so that the rounds
+ * keep their registers. */
+__device__ __noinline__ static void write_new(const struct rope_write_job &j, const struct seq_at &seq, int row,
+                                              int end)
 {
-    for (row += warp_id(); row < end; row += FLASH_WARPS)
-        rope_into_cache(rope_write, row, (int)blockIdx.y);
+    for (row += FLASH_WARPS - 1 - warp_id(); row < end; row += FLASH_WARPS)
+        rope_into_cache(j, cache_row_of(j.write.step, j.write.kv, seq, row, (int)blockIdx.y), row, (int)blockIdx.y);
 }
 
 /* The tile's queries, after RoPE or as they are, in shared memory; from then on rows point there. */
@@ -354,54 +362,42 @@ template <int D> __device__ static void share_narrow(struct flash_state<D> *s, s
     }
 }
 
-/* Who wrote the sums: this CTA, into its shared memory, or other ones, so that no L1 may answer for them. */
-enum class sums_of { cta, grid };
-template <enum sums_of S> __device__ static inline float read_sum(const float *p)
-{
-    if constexpr (S == sums_of::grid)
-        return __ldcg(p); /* traps on shared memory */
-    else
-        return *p;
-}
-
-/* Element c of query r, added up over n sums in their order, with their m and l. */
-template <int D, enum sums_of S>
-__device__ static float3 add_sums(const struct flash_sums<D> *sums, int n, int r, int c)
+/* Element c of query r, added up over the warps in their order, with their m and l. */
+template <int D> __device__ static float3 add_warps(const struct flash_sums<D> *sums, int r, int c)
 {
     float m = -INFINITY, l = 0, o = 0;
-    for (int i = 0; i < n; i++) {
-        float x = read_sum<S>(&sums[i].row[r][D]);
-        m = x > m ? x : m;
-    }
-    for (int i = 0; i < n && m > -INFINITY; i++) {
-        float f = exp2_fast(read_sum<S>(&sums[i].row[r][D]) - m);
-        l += f * read_sum<S>(&sums[i].row[r][D + 1]);
-        o += f * read_sum<S>(&sums[i].row[r][c]);
+#pragma unroll
+    for (int i = 0; i < FLASH_WARPS; i++)
+        m = sums[i].row[r][D] > m ? sums[i].row[r][D] : m;
+#pragma unroll
+    for (int i = 0; i < FLASH_WARPS; i++) {
+        float f = m > -INFINITY ? exp2_fast(sums[i].row[r][D] - m) : 0;
+        l += f * sums[i].row[r][D + 1];
+        o += f * sums[i].row[r][c];
     }
     return make_float3(o, m, l);
 }
 
-template <int D, enum sums_of S>
-__device__ static void store_narrow(const struct flash_job &j, const struct flash_site &s,
-                                    const struct flash_sums<D> *sums, int n)
+template <int D>
+__device__ static inline void store_one(const struct flash_job &j, const struct flash_site &s, int r, int c, float o,
+                                        float l)
 {
-    for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
-        int r = i / D, c = i % D, row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
-        float3 v = add_sums<D, S>(sums, n, r, c);
-        put_act(j.out, j.half_out, (int64_t)row * j.ldo + head * D + c, v.z == 0 ? 0 : v.x / v.z);
-    }
+    int row = s.seq.row0 + r / s.heads, head = s.head0 + r % s.heads;
+    put_act(j.out, j.half_out, (int64_t)row * j.ldo + head * D + c, l == 0 ? 0 : o / l);
 }
+
+/* ---- parts: other CTAs wrote them, so no L1 may answer */
 
 /* The warps' sums, added, into this part's place; true for the last part of the tile to come here. */
 template <int D>
-__device__ static bool leave_part(const struct flash_item &it, const struct flash_sums<D> *sums,
-                                  struct flash_sums<D> *parts, uint32_t *arrived)
+__device__ static bool leave_part(const struct flash_item &it, const struct flash_site &s,
+                                  const struct flash_sums<D> *sums, struct flash_sums<D> *parts, uint32_t *arrived)
 {
     SHARED(last, bool last);
     struct flash_sums<D> *mine = &parts[it.part];
-    for (int i = (int)threadIdx.x; i < FLASH_ROWS * D; i += FLASH_THREADS) {
+    for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
         int r = i / D, c = i % D;
-        float3 v = add_sums<D, sums_of::cta>(sums, FLASH_WARPS, r, c);
+        float3 v = add_warps<D>(sums, r, c);
         mine->row[r][c] = v.x;
         if (c == 0) {
             mine->row[r][D] = v.y;
@@ -417,6 +413,60 @@ __device__ static bool leave_part(const struct flash_item &it, const struct flas
     return last;
 }
 
+/* What parts count for in the results, while all of them are added: each part's factor, and one over the sum of their
+ * weights. All loads of a query's parts are under way at once. */
+template <int D> struct flash_shares {
+    float factor[FLASH_ROWS][FLASH_MOST_PARTS], inverse[FLASH_ROWS];
+    static_assert(sizeof(float) * FLASH_ROWS * (FLASH_MOST_PARTS + 1) <= sizeof(struct flash_space<D, true>) &&
+                      sizeof(struct flash_space<D, true>) <= sizeof(struct flash_space<D, false>),
+                  "they lie where keys and values did");
+};
+
+template <int D>
+__device__ static void share_parts(const struct flash_sums<D> *parts, int n, int queries, struct flash_shares<D> *to)
+{
+    for (int r = warp_id(); r < queries; r += FLASH_WARPS) {
+        float m = -INFINITY, l = 0;
+        for (int i = lane_id(); i < n; i += WARP) {
+            float x = __ldcg(&parts[i].row[r][D]);
+            to->factor[r][i] = x;
+            m = x > m ? x : m;
+        }
+        m = warp_max(m);
+        for (int i = lane_id(); i < n; i += WARP) {
+            float f = m > -INFINITY ? exp2_fast(to->factor[r][i] - m) : 0;
+            to->factor[r][i] = f;
+            l += f * __ldcg(&parts[i].row[r][D + 1]);
+        }
+        for (int k = WARP / 2; k; k /= 2)
+            l += __shfl_xor_sync(ALL_LANES, l, k);
+        if (lane_id() == 0)
+            to->inverse[r] = l == 0 ? 0 : 1.0f / l; /* NaN shows */
+    }
+    __syncthreads();
+}
+
+/* Four elements at once; in the order of the parts. */
+template <int D>
+__device__ static void store_parts(const struct flash_job &j, const struct flash_site &s,
+                                   const struct flash_sums<D> *parts, int n, const struct flash_shares<D> &shares)
+{
+    for (int i = (int)threadIdx.x; i < s.n * (D / 4); i += FLASH_THREADS) {
+        int r = i / (D / 4), c = i % (D / 4) * 4;
+        float4 o = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+        for (int p = 0; p < n; p++) {
+            float4 v = __ldcg((const float4 *)&parts[p].row[r][c]);
+            float f = shares.factor[r][p];
+            o = make_float4(fmaf(f, v.x, o.x), fmaf(f, v.y, o.y), fmaf(f, v.z, o.z), fmaf(f, v.w, o.w));
+        }
+        int64_t at = (int64_t)(s.seq.row0 + r / s.heads) * j.ldo + (s.head0 + r % s.heads) * D + c;
+        float f = shares.inverse[r];
+        put_act_pair(j.out, j.half_out, at, make_float2(o.x * f, o.y * f));
+        put_act_pair(j.out, j.half_out, at + 2, make_float2(o.z * f, o.w * f));
+    }
+}
+
 template <int D>
 __device__ static void end_narrow(const struct flash_job &j, const struct flash_item &it, const struct flash_site &s,
                                   struct flash_state<D> *state, struct flash_sums<D> *sums)
@@ -424,14 +474,19 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
     share_narrow<D>(state, &sums[warp_id()]);
     __syncthreads();
     if (it.n_parts == 1) {
-        store_narrow<D, sums_of::cta>(j, s, sums, FLASH_WARPS);
+        for (int i = (int)threadIdx.x; i < s.n * D; i += FLASH_THREADS) {
+            float3 v = add_warps<D>(sums, i / D, i % D);
+            store_one<D>(j, s, i / D, i % D, v.x, v.z);
+        }
         return;
     }
     uint32_t *arrived = &j.arrived[(int)blockIdx.y * j.n_slots + it.slot];
     struct flash_sums<D> *parts = (struct flash_sums<D> *)j.partial + (int64_t)blockIdx.y * j.n_parts + it.part0;
-    if (!leave_part<D>(it, sums, parts, arrived))
+    if (!leave_part<D>(it, s, sums, parts, arrived))
         return;
-    store_narrow<D, sums_of::grid>(j, s, parts, it.n_parts);
+    struct flash_shares<D> *shares = (struct flash_shares<D> *)sums; /* nobody reads the warps' sums any more */
+    share_parts<D>(parts, it.n_parts, s.n, shares);
+    store_parts<D>(j, s, parts, it.n_parts, *shares);
     if (threadIdx.x == 0)
         *arrived = 0;
 }
@@ -452,28 +507,33 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     griddepcontrol_launch_dependents();
     griddepcontrol_wait();
     struct flash_site site;
-    if ((int)blockIdx.x >= *j.n_items || !find_site(j, j.items[blockIdx.x], &site))
+    struct flash_item it = j.items[blockIdx.x]; /* there is room for it, whether it counts or not */
+    if ((int)blockIdx.x >= *j.n_items || !find_site(j, it, &site))
         return;
-    struct flash_item it = j.items[blockIdx.x];
     struct flash_rows rows;
     struct flash_state<D> state;
     find_rows(j, site, &rows);
-    bool rope = !WIDE && j.rope, shares = !WIDE && (j.rope || j.half_q);
-    if (rope && site.key1 > site.seq.pos0) {
+    bool writes = !WIDE && j.rope && site.key1 > site.seq.pos0, shares = !WIDE && (j.rope || j.half_q);
+    if (writes) {
         int to_row = site.seq.row0 - site.seq.pos0;
-        write_new(j.rope_write, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
-        __syncthreads();
-    }
-    fetch_round<D, F8>(j, site, site.key0, sp, 0);
+        fetch_round<D, F8, fetched::old>(j, site, site.key0, sp, 0);
+        write_new(j.rope_write, site.seq, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0),
+                  to_row + site.key1);
+    } else
+        fetch_round<D, F8, fetched::all>(j, site, site.key0, sp, 0);
     cp_async_commit();
     if (shares)
         share_queries<D>(j, site, queries_in<D>(sp), &rows);
+    if (writes) { /* the barrier of shared queries is behind what was written */
+        fetch_round<D, F8, fetched::own>(j, site, site.key0, sp, 0);
+        cp_async_commit();
+    }
     load_queries<H, D, WIDE>(j, rows, &state);
     if (shares)
         __syncthreads(); /* all have them: the second round may come */
     for (int key = site.key0, at = 0; key < site.key1; key += FLASH_KEYS, at ^= 1) {
         if (key + FLASH_KEYS < site.key1)
-            fetch_round<D, F8>(j, site, key + FLASH_KEYS, sp, at ^ 1);
+            fetch_round<D, F8, fetched::all>(j, site, key + FLASH_KEYS, sp, at ^ 1);
         cp_async_commit();
         cp_async_wait<1>();
         if constexpr (F8)

@@ -82,14 +82,21 @@ static void cut_narrow(struct cutting *c, int seq, const struct batch_seq *q)
     p->n_parts += n > 1 ? n : 0;
 }
 
-/* Parts as short as they may be while all of them, of all kv heads, still run at once. */
+/* Parts as short as they may be while all of them, of all kv heads, still run at once, and a tile has no more than it
+ * may. */
 static int rounds_of_part(const struct batch *b, const struct flash_shape *s)
 {
     int64_t all = 0, places = flash_places(s);
-    for (int i = 0; i < b->n_seqs; i++)
-        if (!is_wide(s, &b->seqs[i]))
-            all += (int64_t)count_rounds(s, &b->seqs[i]) * s->kv_heads;
-    int64_t rounds = (all + places - 1) / places;
+    int longest = 0;
+    for (int i = 0; i < b->n_seqs; i++) {
+        if (is_wide(s, &b->seqs[i]))
+            continue;
+        int rounds = count_rounds(s, &b->seqs[i]);
+        all += (int64_t)rounds * s->kv_heads;
+        longest = rounds > longest ? rounds : longest;
+    }
+    int64_t rounds = (all + places - 1) / places, least = (longest + FLASH_MOST_PARTS - 1) / FLASH_MOST_PARTS;
+    rounds = rounds > least ? rounds : least;
     return rounds > 1 ? (int)rounds : 1;
 }
 

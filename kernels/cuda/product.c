@@ -11,7 +11,8 @@
  * case only.
  *
  * How many rows are few and many is a rule by estimate, which trials at start correct for each shape (tuning.c). What
- * is rounded does not depend on it: fp8 inputs, and outputs in bf16, are for more than SLIM_ROWS, whatever is faster.
+ * is rounded does not depend on it: fp8 inputs are for F8_ROWS and more, outputs in bf16 for more than SLIM_ROWS,
+ * whatever is faster.
  * Where weights are f16 nothing between two products is bf16, which is coarser. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"
@@ -21,8 +22,9 @@
 enum {
     SKINNY_SMALL =
         4, /* up to so many rows of weights of 8 bits and less: with more, inputs are as many bytes as weights */
-    WIDEN_ROWS = 448, /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate; estimated,
-                         not measured */
+    LIBRARY_ROWS = 17, /* from here on the library multiplies weights of 16 bits faster than slim.cu (H100) */
+    F8_ROWS = 33,      /* from here on inputs of fp8 weights are rounded to fp8 */
+    WIDEN_ROWS = 128,  /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate (H100) */
     WIDEN_BYTES = 64 << 20,
 };
 
@@ -39,7 +41,7 @@ static enum family family_of(const struct linear_args *a, int i)
 /* As f8_input_scales, but few rows never are. */
 static enum f8_scales way_of(const struct device *d, const struct linear_args *a, int i)
 {
-    return a->rows > SLIM_ROWS ? f8_input_scales(d, a, i) : F8_BY_64;
+    return a->rows >= F8_ROWS ? f8_input_scales(d, a, i) : F8_BY_64;
 }
 
 /* ---- few rows */
@@ -78,7 +80,7 @@ static void multiply_slim(struct device *d, struct skinny_job *j, int fills)
     gpu_launched(d, launch_slim(d->stream, j, &r), "linear");
 }
 
-static struct skinny_job few_job(const struct linear_args *a, struct act x)
+static struct skinny_job few_job(const struct device *d, const struct linear_args *a, struct act x)
 {
     struct skinny_job j = {.in = a->in == LINEAR_NORM ? SKINNY_NORM : SKINNY_PLAIN,
                            .x = x.data,
@@ -87,6 +89,7 @@ static struct skinny_job few_job(const struct linear_args *a, struct act x)
                            .eps = a->eps,
                            .rows = a->rows,
                            .n_out = a->n_out,
+                           .places = SKINNY_CTAS * d->n_sms,
                            .accumulate = a->accumulate,
                            .gated = a->gated};
     for (int i = 0; i < a->n_out; i++) {
@@ -99,7 +102,7 @@ static struct skinny_job few_job(const struct linear_args *a, struct act x)
 /* Does filling the device twice cut the columns into more parts? */
 static bool cuts_finer(const struct device *d, const struct linear_args *a)
 {
-    struct skinny_job j = few_job(a, a->x);
+    struct skinny_job j = few_job(d, a, a->x);
     struct slim_room once, twice;
     slim_cut(&j, d->n_sms, &once);
     slim_cut(&j, 2 * d->n_sms, &twice);
@@ -111,7 +114,7 @@ static void multiply_few(struct device *d, const struct linear_args *a, enum pro
     struct act x = a->x;
     if (a->in == LINEAR_SWIGLU && !make_swiglu(d, a, &x))
         return;
-    struct skinny_job j = few_job(a, x);
+    struct skinny_job j = few_job(d, a, x);
     if (way != WAY_SKINNY) {
         multiply_slim(d, &j, way == WAY_SLIM_FINER ? 2 : 1);
         return;
@@ -271,7 +274,9 @@ static int list_ways(const struct device *d, const struct linear_args *a, int wa
     enum family f = family_of(a, 0);
     int n = 0, rows = a->rows;
     bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, slim = !d->no_slim && rows <= SLIM_ROWS, plain = f <= FAM_BF16,
-         widens = !plain && d->lt && rows > SLIM_ROWS;
+         widens = !plain && d->lt && rows > SLIM_ROWS, library = plain && d->lt && rows >= LIBRARY_ROWS;
+    if (library)
+        ways[n++] = WAY_WIDE;
     if (skinny && (!slim || rows <= SKINNY_SMALL || plain))
         ways[n++] = WAY_SKINNY;
     if (slim)
@@ -282,7 +287,7 @@ static int list_ways(const struct device *d, const struct linear_args *a, int wa
         ways[n++] = WAY_SKINNY;
     if (widens && rows >= WIDEN_ROWS)
         ways[n++] = WAY_WIDENED;
-    if (rows > SKINNY_ROWS || !n)
+    if (!library && (rows > SKINNY_ROWS || !n))
         ways[n++] = WAY_WIDE;
     if (widens && rows < WIDEN_ROWS)
         ways[n++] = WAY_WIDENED;
@@ -323,7 +328,7 @@ static bool has_room(struct device *d, const struct linear_args *a, int way)
 {
     bool wide = way % WAY_KINDS == WAY_WIDE || way == WAY_WIDENED;
     if (way == WAY_SLIM_FINER) {
-        struct skinny_job j = few_job(a, a->x);
+        struct skinny_job j = few_job(d, a, a->x);
         size_t floats, counters;
         slim_needs(&j, 2 * d->n_sms, &floats, &counters);
         return gpu_try_grow(d, &d->work->partial, floats * sizeof(float));
@@ -388,7 +393,8 @@ static bool joins(const struct device *d, const struct linear_args *a, int first
 void cuda_product(struct device *d, const struct linear_args *a)
 {
     struct linear_args part = *a;
-    if (a->gated && a->rows <= cuda_gates(d) && family_of(a, 0) == family_of(a, 1) && family_of(a, 0) != FAM_F32) {
+    if (a->gated && a->rows <= cuda_gates(d) && family_of(a, 0) == family_of(a, 1) && family_of(a, 0) != FAM_F32 &&
+        way_of(d, a, 0) == F8_BY_64) {
         multiply_best(d, a);
         return;
     }

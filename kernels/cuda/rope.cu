@@ -25,8 +25,9 @@ static __global__ void rope_write_kernel(struct rope_write_job j)
         rope_head_of(j.q, row, head);
         return;
     }
-    if (kv_head < j.write.kv.n_heads)
-        rope_into_cache(j, row, kv_head);
+    uint8_t *keys = kv_head < j.write.kv.n_heads ? cache_row(j.write.step, j.write.kv, row, kv_head) : nullptr;
+    if (keys)
+        rope_into_cache(j, keys, row, kv_head);
 }
 
 cudaError_t launch_rope_write(cudaStream_t s, const struct rope_write_job *j)

@@ -42,14 +42,11 @@ __device__ static inline void rope_head_of(const struct rope_job &j, int row, in
     rope_head(j, {j.x, j.half, first}, row, j.gain, [&](int i, float v) { put_act(j.x, j.half, first + i, v); });
 }
 
-/* RoPE on a k head of a row, on its way into the cache with its v. */
-__device__ static inline void rope_into_cache(const struct rope_write_job &j, int row, int kv_head)
+/* RoPE on a k head of a row, on its way into the cache, where its keys are, with its v. */
+__device__ static inline void rope_into_cache(const struct rope_write_job &j, uint8_t *keys, int row, int kv_head)
 {
     const struct kv_write_job &w = j.write;
     int dim = j.q.head_dim;
-    uint8_t *keys = cache_row(w.step, w.kv, row, kv_head);
-    if (!keys)
-        return;
     int64_t k = (int64_t)row * w.ldk + (int64_t)kv_head * dim, v = (int64_t)row * w.ldv + (int64_t)kv_head * dim;
     rope_head(j.q, {w.k, w.half, k}, row, j.k_gain, [&](int i, float x) { store_cached(w.kv.type, keys, i, x); });
     for (int i = dim + lane_id(); i < w.kv.padded_dim; i += WARP)

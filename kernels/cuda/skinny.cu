@@ -1,16 +1,67 @@
 /* Linear layers for up to 8 rows, where reading the weights is all the work: tensor cores multiply 16 outputs by 8 rows
- * at a time (slab.h). A CTA has 16 T outputs; its eight warps share the columns, 128 at a time, and their sums are
- * added in order. Of two outputs that are gated (silu(gate) * up) it has the same 16 of both. Bound by memory
- * bandwidth. The bits do not depend on the number of rows. */
+ * at a time (slab.h). A CTA takes one tile of 16 outputs after the other (of two outputs that are gated, silu(gate) *
+ * up, the same 16 of both in turn); its eight warps share the columns, 128 at a time, and their sums are added in
+ * order. The next slabs are on their way all the time, across the ends of tiles: the memory does not wait for sums.
+ * Weights of 16 bits come by asynchronous copies, also while the kernel before still runs; smaller ones come in
+ * registers, which wants a large L1 (slim.cu says why), so their kernels do not begin early. Bound by memory bandwidth:
+ * measured on an H100, with 1 to 8 rows of a large bf16 matrix 0.93 of reading it. The bits do not depend on the number
+ * of rows or of CTAs. */
 #include "kernels/cuda/slab.h"
 
-enum { SKINNY_WARPS = 8, SKINNY_THREADS = SKINNY_WARPS * WARP };
+enum { SKINNY_WARPS = SLAB_THREADS / WARP, SKINNY_THREADS = SLAB_THREADS, STEP = SKINNY_WARPS * SLAB };
+/* What fits two CTAs of a multiprocessor: slabs of a warp that are on their way, and inputs. */
+enum { STAGES = 2, INPUT_BYTES = 37 << 10 };
+/* The same of small weights: as many bytes of each family as cover the memory's latency. */
+template <enum family F> static constexpr int ahead = bits_of(F) == 4 ? 3 : 2;
+template <enum family F> using skinny_ring = struct slab_ring<F, STAGES>;
+template <enum family F> static constexpr int ring_bytes = is_float(F) ? (int)sizeof(skinny_ring<F>) : 0;
+
+/* ---- which tiles */
+
+/* Units [at, end) in steps of the grid are a CTA's: a unit is a tile, or the two of gated outputs. */
+struct skinny_units {
+    int at, end, step;
+};
+
+__device__ static inline struct tile_at tile_of(const struct skinny_job &j, int unit, int which)
+{
+    return j.gated ? (struct tile_at){which, unit * TILE_OUTS} : find_tile(j, unit, TILE_OUTS);
+}
+
+/* Where a warp's next slab is. */
+struct skinny_cursor {
+    struct skinny_units units;
+    struct tile_at tile;
+    int which, c;
+};
+
+__device__ static inline struct skinny_cursor cursor_at(const struct skinny_job &j, const struct skinny_units &units)
+{
+    struct skinny_cursor k = {units, {0, 0}, 0, warp_id() * SLAB};
+    if (k.c >= j.out[0].w.cols) /* this warp has no columns */
+        k.units.at = k.units.end;
+    if (k.units.at < k.units.end)
+        k.tile = tile_of(j, k.units.at, 0);
+    return k;
+}
+
+__device__ static inline void cursor_next(const struct skinny_job &j, struct skinny_cursor *k)
+{
+    k->c += STEP;
+    if (k->c < j.out[0].w.cols)
+        return;
+    k->c = warp_id() * SLAB;
+    k->which = j.gated ? k->which ^ 1 : 0;
+    k->units.at += k->which ? 0 : k->units.step;
+    if (k->units.at < k->units.end)
+        k->tile = tile_of(j, k->units.at, k->which);
+}
 
 /* ---- the product */
 
-/* What a lane keeps: sums of T tiles, squares of the row it saw. */
-template <int T> struct sums {
-    float acc[T][4], squares;
+/* What a lane keeps of a tile, and the squares of the row it saw. */
+struct sums {
+    float acc[4], squares;
 };
 
 /* The sums of the block's inputs x, for the two columns of the lane's results. */
@@ -24,175 +75,289 @@ __device__ static void sum_inputs(const uint32_t x[4], float sum[2])
     sum[1] = c[1];
 }
 
-template <enum family F, int T>
-__device__ static void multiply_slab(const struct skinny_job &j, struct slab_row<F> slab[T][2], int c,
-                                     struct sums<T> *s)
+/* x: of each block of the slab. */
+template <enum family F>
+__device__ static void multiply_slab(struct slab_row<F> slab[2], const uint4 made[SLAB_BLOCKS], struct sums *s)
 {
-    int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-    for (int i = 0; i < T; i++) {
-        arrange_slab<F>(&slab[i][0], t);
-        arrange_slab<F>(&slab[i][1], t);
-    }
+    int t = lane_id() % 4;
+    arrange_slab<F>(&slab[0], t);
+    arrange_slab<F>(&slab[1], t);
 #pragma unroll
     for (int u = 0; u < SLAB_BLOCKS; u++) {
-        int at = c + u * BLOCK_COLS;
-        uint4 made = make_block<F>(j, load_block<F>(j, g, at), at, &s->squares);
-        const uint32_t x[4] = {made.x, made.y, made.z, made.w};
+        const uint32_t x[4] = {made[u].x, made[u].y, made[u].z, made[u].w};
         float sum[2] = {};
         if constexpr (has_min(F))
             sum_inputs(x, sum);
-#pragma unroll
-        for (int i = 0; i < T; i++) {
-            struct block_weights<F> b;
-            prepare_block<F>(slab[i], u, &b);
-            multiply_block<F>(b, x, sum, s->acc[i]);
-        }
+        struct block_weights<F> b;
+        prepare_block<F>(slab, u, &b);
+        multiply_block<F>(b, x, sum, s->acc);
     }
 }
 
-/* The tiles of a CTA: neighbours, or of each of two gated outputs the same. */
-template <int T> struct tiles_at {
-    struct tile_at tile[T];
+/* ---- inputs */
+
+/* Where they fit they are made once for all tiles of a CTA: of each block and row four uint4, and the squares of each.
+ * Else (x NULL) each slab's are read and made when it is multiplied: its weights are there long before. */
+struct skinny_inputs {
+    uint4 *x;
+    float *squares;
+    float own; /* squares of what this lane would have made */
 };
 
-template <int T> __device__ static struct tiles_at<T> find_tiles(const struct skinny_job &j, int at) {
-    struct tiles_at<T> f;
-    struct tile_at first = find_tile(j, at, j.gated ? TILE_OUTS : TILE_OUTS *T);
-#pragma unroll
-    for (int i = 0; i < T; i++)
-        f.tile[i] =
-            j.gated ? (struct tile_at){i, first.first} : (struct tile_at){first.out, first.first + i *TILE_OUTS};
-    return f;
+__host__ __device__ static inline int blocks_of(const struct skinny_job &j)
+{
+    return (j.out[0].w.cols + SLAB - 1) / SLAB * SLAB_BLOCKS;
 }
 
-template <enum family F, int T>
-__device__ static void load_tiles(const struct skinny_job &j, const struct tiles_at<T> &f, int c,
-                                  struct slab_row<F> slab[T][2])
+template <enum family F> __device__ static void make_inputs(const struct skinny_job &j, struct skinny_inputs *in)
 {
+    int n = blocks_of(j) * j.rows * 4, g = lane_id() / 4;
+    __syncthreads(); /* nobody reads those of another family any more */
+#pragma unroll 4
+    for (int i = (int)threadIdx.x; i < n; i += SKINNY_THREADS) {
+        int c = i / 4 / j.rows * BLOCK_COLS;
+        float squares = 0;
+        in->x[i] = make_block<F>(j, load_block<F>(j, i / 4 % j.rows, c), load_gains<F>(j, c), c, &squares);
+        in->squares[i] = squares;
+    }
+    __syncthreads();
+    in->own = 0;
+    for (int c = warp_id() * SLAB; c < j.out[0].w.cols && g < j.rows; c += STEP)
+        for (int u = 0; u < SLAB_BLOCKS; u++)
+            in->own += in->squares[(c / BLOCK_COLS + u) * j.rows * 4 + g * 4 + lane_id() % 4];
+}
+
+/* A lane's inputs of the slab at column c. */
+template <enum family F>
+__device__ static inline void find_inputs(const struct skinny_job &j, const struct skinny_inputs &in, int c,
+                                          uint4 made[SLAB_BLOCKS], float *squares)
+{
+    int g = lane_id() / 4, t = lane_id() % 4;
+    if (in.x) {
 #pragma unroll
-    for (int i = 0; i < T; i++)
-        load_tile<F>(j.out[f.tile[i].out].w, f.tile[i].first, c, slab[i]);
+        for (int u = 0; u < SLAB_BLOCKS; u++)
+            made[u] = g < j.rows ? in.x[((c / BLOCK_COLS + u) * j.rows + g) * 4 + t] : make_uint4(0, 0, 0, 0);
+        return;
+    }
+    if constexpr (!is_float(F)) { /* registers are short, and the L1 has them */
+#pragma unroll
+        for (int u = 0; u < SLAB_BLOCKS; u++) {
+            int at = c + u * BLOCK_COLS;
+            made[u] = make_block<F>(j, load_block<F>(j, g, at), load_gains<F>(j, at), at, squares);
+        }
+        return;
+    }
+    struct raw_input raw[SLAB_BLOCKS], gains[SLAB_BLOCKS];
+#pragma unroll
+    for (int u = 0; u < SLAB_BLOCKS; u++) {
+        raw[u] = load_block<F>(j, g, c + u * BLOCK_COLS);
+        gains[u] = load_gains<F>(j, c + u * BLOCK_COLS);
+    }
+#pragma unroll
+    for (int u = 0; u < SLAB_BLOCKS; u++)
+        made[u] = make_block<F>(j, raw[u], gains[u], c + u * BLOCK_COLS, squares);
 }
 
 /* ---- the sum of the warps */
 
-template <int T> struct skinny_space {
-    float part[SKINNY_WARPS][T * TILE_OUTS][SKINNY_ROWS + 1];
-    float squares[SKINNY_WARPS][SKINNY_ROWS];
+/* Of a tile and of the one before, which others may still be storing; of a unit's two gated ones. */
+struct skinny_space {
+    float part[2][SKINNY_WARPS][TILE_OUTS][SKINNY_ROWS + 1];
+    float squares[2][SKINNY_WARPS][SKINNY_ROWS];
 };
 
-template <int T> __device__ static void share_sums(struct skinny_space<T> *sp, const struct sums<T> &s)
+__device__ static void share_sums(struct skinny_space *sp, int side, const struct sums &s)
 {
     int lane = lane_id(), g = lane / 4, t = lane % 4, warp = warp_id();
     float q = s.squares;
 #pragma unroll
-    for (int i = 0; i < T; i++)
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            sp->part[warp][i * TILE_OUTS + g + k / 2 * 8][2 * t + k % 2] = s.acc[i][k];
+    for (int k = 0; k < 4; k++)
+        sp->part[side][warp][g + k / 2 * 8][2 * t + k % 2] = s.acc[k];
     q = q + __shfl_xor_sync(ALL_LANES, q, 1);
     q = q + __shfl_xor_sync(ALL_LANES, q, 2);
     if (t == 0)
-        sp->squares[warp][g] = q;
+        sp->squares[side][warp][g] = q;
 }
 
-template <int T>
-__device__ static float row_scale(const struct skinny_job &j, const struct skinny_space<T> &sp, int row)
+__device__ static float row_scale(const struct skinny_job &j, const struct skinny_space &sp, int side, int row)
 {
     if (j.in != SKINNY_NORM)
         return 1;
     float sum = 0;
     for (int w = 0; w < SKINNY_WARPS; w++)
-        sum += sp.squares[w][row];
+        sum += sp.squares[side][w][row];
     return 1.0f / sqrtf(sum / (float)j.out[0].w.cols + j.eps);
 }
 
-/* The sum of all warps for output o of the CTA's. */
-template <int T> __device__ static float add_parts(const struct skinny_space<T> &sp, int o, int row, float scale)
+/* The sum of all warps for output o of a tile. */
+__device__ static float add_parts(const float (*part)[TILE_OUTS][SKINNY_ROWS + 1], int o, int row, float scale)
 {
     float sum = 0;
     for (int w = 0; w < SKINNY_WARPS; w++)
-        sum += sp.part[w][o][row];
+        sum += part[w][o][row];
     return sum * scale;
 }
 
-template <int T>
-__device__ static void store_sums(const struct skinny_job &j, const struct skinny_space<T> &sp,
-                                  const struct tiles_at<T> &f)
+/* A unit's outputs, by other warps than those of the unit before: who waits for what it adds to holds up nobody. */
+__device__ static void store_sums(const struct skinny_job &j, const struct skinny_space &sp, int side, struct tile_at f,
+                                  int turn)
 {
-    int outs = j.gated ? TILE_OUTS : T * TILE_OUTS;
-    for (int i = (int)threadIdx.x; i < outs * j.rows; i += SKINNY_THREADS) {
-        int o = i % outs, row = i / outs, at = f.tile[0].first + o;
-        const struct skinny_out &to = j.out[f.tile[0].out];
-        if (at >= to.w.rows)
-            continue;
-        float scale = row_scale<T>(j, sp, row), sum = with_bias(to, at, add_parts<T>(sp, o, row, scale));
-        if (j.gated)
-            sum = silu(sum) * with_bias(j.out[1], at, add_parts<T>(sp, TILE_OUTS + o, row, scale));
-        store_output(j, to, row, at, sum);
-    }
+    int i = ((int)threadIdx.x + turn % 2 * (SKINNY_THREADS / 2)) % SKINNY_THREADS, o = i % TILE_OUTS,
+        row = i / TILE_OUTS, at = f.first + o;
+    const struct skinny_out &to = j.out[f.out];
+    if (row >= j.rows || at >= to.w.rows)
+        return;
+    float scale = row_scale(j, sp, side, row), sum = with_bias(to, at, add_parts(sp.part[side], o, row, scale));
+    if (j.gated)
+        sum = silu(sum) * with_bias(j.out[1], at, add_parts(sp.part[side ^ 1], o, row, scale));
+    store_output(j, to, row, at, sum);
 }
+static_assert(TILE_OUTS * SKINNY_ROWS <= SKINNY_THREADS / 2, "each output of a tile has a thread of half a CTA");
 
-template <enum family F, int T>
-__device__ static void multiply_tiles(const struct skinny_job &j, const struct tiles_at<T> &f, struct sums<T> *s)
-{
-    struct slab_row<F> slab[T][2], next[T][2];
-    int c = warp_id() * SLAB, cols = j.out[0].w.cols;
-    if (c < cols)
-        load_tiles<F, T>(j, f, c, next);
-    griddepcontrol_wait();
-    for (; c < cols; c += SKINNY_WARPS * SLAB) {
-#pragma unroll
-        for (int i = 0; i < T; i++)
-            slab[i][0] = next[i][0], slab[i][1] = next[i][1];
-        if (c + SKINNY_WARPS * SLAB < cols)
-            load_tiles<F, T>(j, f, c + SKINNY_WARPS * SLAB, next);
-        multiply_slab<F, T>(j, slab, c, s);
-    }
-}
+/* ---- a CTA */
 
-/* F: the family of the first outputs, G: of the last; a CTA has outputs of one. */
-template <enum family F, enum family G, int T>
-__global__ void __launch_bounds__(SKINNY_THREADS, T == 1 ? 2 : 1)
-    skinny_kernel(const __grid_constant__ struct skinny_job j)
+/* What a warp has under way, and where the slab behind it is. */
+template <enum family F> struct skinny_stream {
+    skinny_ring<F> *ring; /* 16 bits */
+    int stage;
+    struct skinny_cursor fetch;
+    struct slab_row<F> next[is_float(F) ? 1 : ahead<F>][2]; /* fewer bits */
+};
+
+/* Into the stage, or registers, that are free. */
+template <enum family F>
+__device__ static inline void fetch_next(const struct skinny_job &j, struct skinny_stream<F> *s, int stage,
+                                         struct slab_row<F> free[2])
 {
-    SHARED(space, struct skinny_space<T> space);
-    struct tiles_at<T> f = find_tiles<T>(j, (int)blockIdx.x);
-    struct sums<T> s = {};
-    griddepcontrol_launch_dependents();
-    if (F != G && j.out[f.tile[0].out].w.p.family == G)
-        multiply_tiles<G, T>(j, f, &s);
+    if (s->fetch.units.at >= s->fetch.units.end)
+        return;
+    const struct weight_window &w = j.out[s->fetch.tile.out].w;
+    if constexpr (is_float(F))
+        fetch_slab<F>(s->ring, stage, w, s->fetch.tile.first, s->fetch.c);
     else
-        multiply_tiles<F, T>(j, f, &s);
-    share_sums<T>(&space, s);
-    __syncthreads();
-    store_sums<T>(j, space, f);
+        load_tile<F>(w, s->fetch.tile.first, s->fetch.c, free);
+    cursor_next(j, &s->fetch);
+}
+
+template <enum family F>
+__device__ static inline void begin_stream(const struct skinny_job &j, struct skinny_stream<F> *s)
+{
+#pragma unroll
+    for (int i = 0; i < (is_float(F) ? STAGES : ahead<F>); i++) {
+        fetch_next<F>(j, s, i, s->next[is_float(F) ? 0 : i]);
+        if constexpr (is_float(F))
+            cp_async_commit();
+    }
+}
+
+template <enum family F>
+__device__ static inline void take_next(const struct skinny_job &j, struct skinny_stream<F> *s,
+                                        struct slab_row<F> slab[2])
+{
+    if constexpr (is_float(F)) {
+        cp_async_wait<STAGES - 1>();
+        take_slab<F>(*s->ring, s->stage, slab);
+    } else {
+        slab[0] = s->next[0][0], slab[1] = s->next[0][1];
+#pragma unroll
+        for (int i = 1; i < ahead<F>; i++)
+            s->next[i - 1][0] = s->next[i][0], s->next[i - 1][1] = s->next[i][1];
+        fetch_next<F>(j, s, 0, s->next[ahead<F> - 1]);
+    }
+}
+
+/* The slab is not needed any more. */
+template <enum family F> __device__ static inline void end_slab(const struct skinny_job &j, struct skinny_stream<F> *s)
+{
+    if constexpr (is_float(F)) {
+        fetch_next<F>(j, s, s->stage, s->next[0]);
+        cp_async_commit();
+        s->stage = s->stage + 1 == STAGES ? 0 : s->stage + 1;
+    }
+}
+
+template <enum family F>
+__device__ static void multiply_tile(const struct skinny_job &j, struct skinny_stream<F> *s,
+                                     const struct skinny_inputs &in, struct sums *sum)
+{
+    struct slab_row<F> slab[2];
+    for (int c = warp_id() * SLAB; c < j.out[0].w.cols; c += STEP) {
+        uint4 made[SLAB_BLOCKS];
+        find_inputs<F>(j, in, c, made, &sum->squares);
+        take_next<F>(j, s, slab);
+        multiply_slab<F>(slab, made, sum);
+        end_slab<F>(j, s);
+    }
+}
+
+/* turn: tiles of this CTA before these. */
+template <enum family F>
+__device__ static void multiply_units(const struct skinny_job &j, struct skinny_units units, skinny_ring<F> *ring,
+                                      struct skinny_inputs in, struct skinny_space *sp, int *turn)
+{
+    struct skinny_stream<F> s = {
+        ring, 0, cursor_at(j, units), {}
+    };
+    begin_stream<F>(j, &s);
+    griddepcontrol_wait();
+    if (in.x && units.at < units.end)
+        make_inputs<F>(j, &in);
+    for (; units.at < units.end; units.at += units.step) {
+        for (int which = 0; which <= (int)j.gated; which++, ++*turn) {
+            struct sums sum = {{}, in.own};
+            multiply_tile<F>(j, &s, in, &sum);
+            share_sums(sp, *turn % 2, sum);
+        }
+        __syncthreads();
+        store_sums(j, *sp, j.gated ? 0 : (*turn - 1) % 2, tile_of(j, units.at, 0), *turn);
+        if (j.gated)
+            __syncthreads(); /* both sides are read */
+    }
+}
+
+/* F: the family of the first outputs, first units; G: of the last. kept: inputs are made once. */
+template <enum family F, enum family G>
+__global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_CTAS)
+    skinny_kernel(const __grid_constant__ struct skinny_job j, int units, int first, bool kept)
+{
+    SHARED(space, struct skinny_space space);
+    SHARED_BYTES(shared);
+    int own = (int)blockIdx.x, all = (int)gridDim.x, turn = 0;
+    struct skinny_inputs in = {kept ? (uint4 *)(shared + ring_bytes<F>) : NULL, NULL, 0};
+    in.squares = (float *)(in.x + blocks_of(j) * j.rows * 4);
+    griddepcontrol_launch_dependents();
+    multiply_units<F>(j, {own, first, all}, (skinny_ring<F> *)shared, in, &space, &turn);
+    if constexpr (F != G)
+        multiply_units<G>(j, {first + (own + all - first % all) % all, units, all}, (skinny_ring<G> *)shared, in,
+                          &space, &turn);
 }
 
 /* ---- launching */
 
-template <typename W, int T> static cudaError_t launch_tiles(cudaStream_t s, const struct skinny_job *j)
+template <typename W> static cudaError_t launch_units(cudaStream_t s, const struct skinny_job *j)
 {
-    int tiles = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS * T);
-    if (tiles == 0)
+    constexpr enum family F = W::first, G = W::last;
+    static_assert(F == G || (!is_float(F) && !is_float(G)), "rings would overlap");
+    auto kernel = skinny_kernel<F, G>;
+    int units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS), first = units;
+    int inputs = blocks_of(*j) * j->rows * 4 * (int)(sizeof(uint4) + sizeof(float));
+    bool kept = inputs <= INPUT_BYTES;
+    if (units == 0)
         return cudaSuccess;
-    if (j->pdl)
-        return launch_pdl(skinny_kernel<W::first, W::last, T>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
-    return launch(skinny_kernel<W::first, W::last, T>, dim3(tiles), dim3(SKINNY_THREADS), 0, s, *j);
-}
-
-/* Two tiles a CTA where there are enough outputs to fill the device anyway: then the inputs are read half as often. */
-template <typename W> static cudaError_t launch_rows(cudaStream_t s, const struct skinny_job *j)
-{
-    int outs = 0;
-    for (int i = 0; i < j->n_out; i++)
-        outs += j->out[i].w.rows;
-    bool two = j->gated || (outs >= 8192 && j->rows > 2);
-    return two ? launch_tiles<W, 2>(s, j) : launch_tiles<W, 1>(s, j);
+    for (int i = j->n_out - 1; F != G && i >= 0 && j->out[i].w.p.family == G; i--)
+        first -= ceil_div(j->out[i].w.rows, TILE_OUTS);
+    dim3 grid(units < j->places ? units : j->places);
+    size_t bytes = (size_t)(ring_bytes<F> + (kept ? inputs : 0));
+    cudaError_t rc =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes<F> + INPUT_BYTES);
+    if (rc)
+        return rc;
+    if (j->pdl && is_float(F))
+        return launch_pdl(kernel, grid, dim3(SKINNY_THREADS), bytes, s, *j, units, first, kept);
+    return launch(kernel, grid, dim3(SKINNY_THREADS), bytes, s, *j, units, first, kept);
 }
 
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j)
 {
-    return by_families(j, [&](auto of) { return launch_rows<decltype(of)>(s, j); });
+    return by_families(j, [&](auto of) { return launch_units<decltype(of)>(s, j); });
 }

@@ -10,7 +10,7 @@
 #include "kernels/cuda/fast.h"
 #include "kernels/cuda/unpack.h"
 
-enum { SLAB = 128, SLAB_BLOCKS = SLAB / BLOCK_COLS, TILE_OUTS = 16 };
+enum { SLAB = 128, SLAB_BLOCKS = SLAB / BLOCK_COLS, TILE_OUTS = 16, SLAB_THREADS = 256 /* of a CTA */ };
 
 /* Which columns of a block of 32 lane t of four has: its first four elements at first(t), its last four at last(t). */
 template <enum family F> struct block_order {
@@ -19,9 +19,12 @@ template <enum family F> struct block_order {
     __device__ static int last(int t) { return nibbles ? 16 + 4 * t : 8 * t + 4; }
 };
 
+/* 16 bytes each: what a lane has of one row of a slab, without scales and high bits. */
+template <enum family F> static constexpr int slab_pieces = is_float(F) ? 4 : bits_of(F) == 8 ? 2 : 1;
+
 /* One lane's part of one row of a slab, as loaded. */
 template <enum family F> struct slab_row {
-    uint4 q[is_float(F) ? 4 : bits_of(F) == 8 ? 2 : 1];
+    uint4 q[slab_pieces<F>];
     uint2 h;       /* of block t: high bits */
     float d[2], m; /* of block t: scales of its halves, min */
 };
@@ -33,35 +36,38 @@ __device__ static inline float4 load_floats(const float *x)
 
 /* ---- weights */
 
-/* Blocks [b, end) of this slab are there; col: its first column in the matrix. */
+/* Piece u of a row; false: it is past the end. col: the slab's first column in the matrix. */
 template <enum family F>
-__device__ static inline void load_slab(struct slab_row<F> *s, const struct weight_planes &p, int64_t row, int col,
-                                        int end_col, int t)
+__device__ static inline bool find_piece(const struct weight_planes &p, int64_t row, int col, int end_col, int u,
+                                         const uint4 **at)
 {
-    const uint4 none = {};
-    if constexpr (is_float(F)) {
-#pragma unroll
-        for (int u = 0; u < 4; u++) {
-            int c = col + u * BLOCK_COLS + 8 * t;
-            s->q[u] = c < end_col ? load_stream((const uint4 *)((const uint16_t *)p.q + row * p.stride + c)) : none;
-        }
-    } else {
-        int b = col / BLOCK_COLS + t;
-        bool here = b * BLOCK_COLS < end_col;
-        int64_t i = row * p.blocks + (here ? b : col / BLOCK_COLS),
-                super = row * ((p.blocks + 7) / 8) + (here ? b : col / BLOCK_COLS) / 8;
-        s->q[0] = here ? load_stream((const uint4 *)p.q + (bits_of(F) == 8 ? 2 * i : i)) : none;
-        if constexpr (bits_of(F) == 8)
-            s->q[1] = here ? load_stream((const uint4 *)p.q + 2 * i + 1) : none;
-        if constexpr (bits_of(F) == 5)
-            s->h.x = ((const uint32_t *)p.h)[i];
-        if constexpr (bits_of(F) == 6)
-            s->h = ((const uint2 *)p.h)[i];
-        s->d[0] = here ? block_scale(F, p, i, super, 0) : 0;
-        s->d[1] = F != FAM_K6 ? s->d[0] : here ? block_scale(F, p, i, super, 1) : 0;
-        if constexpr (has_min(F))
-            s->m = here ? block_min(F, p, i, super) : 0;
-    }
+    int t = lane_id() % 4, b = col / BLOCK_COLS + t, c = col + u * BLOCK_COLS + 8 * t;
+    bool here = is_float(F) ? c < end_col : b * BLOCK_COLS < end_col;
+    *at = (const uint4 *)p.q;
+    if (is_float(F))
+        *at = here ? (const uint4 *)((const uint16_t *)p.q + row * p.stride + c) : *at;
+    else
+        *at += here ? (row * p.blocks + b) * slab_pieces<F> + u : 0;
+    return here;
+}
+
+/* High bits and scales of a row. */
+template <enum family F>
+__device__ static inline void load_scales(struct slab_row<F> *s, const struct weight_planes &p, int64_t row, int col,
+                                          int end_col)
+{
+    int b = col / BLOCK_COLS + lane_id() % 4;
+    bool here = b * BLOCK_COLS < end_col;
+    b = here ? b : col / BLOCK_COLS;
+    int64_t i = row * p.blocks + b, super = row * ((p.blocks + 7) / 8) + b / 8;
+    if constexpr (bits_of(F) == 5)
+        s->h.x = ((const uint32_t *)p.h)[i];
+    if constexpr (bits_of(F) == 6)
+        s->h = ((const uint2 *)p.h)[i];
+    s->d[0] = here ? block_scale(F, p, i, super, 0) : 0;
+    s->d[1] = F != FAM_K6 ? s->d[0] : here ? block_scale(F, p, i, super, 1) : 0;
+    if constexpr (has_min(F))
+        s->m = here ? block_min(F, p, i, super) : 0;
 }
 
 /* Four lanes have four words each; afterwards word k of lane t is what was word t of lane k. */
@@ -167,17 +173,69 @@ __device__ static inline void block_pairs(const struct slab_row<F> &s, int u, in
     }
 }
 
-/* Blocks of the slab at column c of the window, of the tile of outputs from `first` on: rows g and g + 8. */
+/* The row of the matrix that a lane reads of a tile whose outputs begin at `first`: r 0: g, 1: g + 8. */
+__device__ static inline int64_t tile_row(const struct weight_window &w, int first, int r)
+{
+    int row = first + lane_id() / 4 + 8 * r;
+    return w.row0 + (row < w.rows ? row : w.rows - 1);
+}
+
+template <enum family F>
+__device__ static inline void load_tile_scales(const struct weight_window &w, int first, int c,
+                                               struct slab_row<F> slab[2])
+{
+    if constexpr (!is_float(F))
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            load_scales<F>(&slab[r], w.p, tile_row(w, first, r), w.col0 + c, w.col0 + w.cols);
+}
+
+/* All of a tile's slab into registers. */
 template <enum family F>
 __device__ static inline void load_tile(const struct weight_window &w, int first, int c, struct slab_row<F> slab[2])
 {
-    int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        int row = first + g + 8 * r;
-        row = row < w.rows ? row : w.rows - 1;
-        load_slab<F>(&slab[r], w.p, w.row0 + row, w.col0 + c, w.col0 + w.cols, t);
-    }
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int u = 0; u < slab_pieces<F>; u++) {
+            const uint4 *from;
+            bool there = find_piece<F>(w.p, tile_row(w, first, r), w.col0 + c, w.col0 + w.cols, u, &from);
+            slab[r].q[u] = there ? load_stream(from) : make_uint4(0, 0, 0, 0);
+        }
+    load_tile_scales<F>(w, first, c, slab);
+}
+
+/* Weights of 16 bits on their way: each lane's own pieces of the slabs that come next, in shared memory. Copies there
+ * bypass the L1, whose size, small beside attention's shared memory, would bound how many bytes are under way. A lane
+ * reads what it has copied itself: no barrier is needed, only the wait for the copies, one group a slab. */
+template <enum family F, int STAGES> struct slab_ring {
+    uint4 piece[STAGES][2 * slab_pieces<F>][SLAB_THREADS];
+};
+
+/* Begins to copy the slab at column c of the window, of the outputs from `first` on. */
+template <enum family F, int STAGES>
+__device__ static inline void fetch_slab(struct slab_ring<F, STAGES> *ring, int stage, const struct weight_window &w,
+                                         int first, int c)
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int u = 0; u < slab_pieces<F>; u++) {
+            const uint4 *from;
+            bool there = find_piece<F>(w.p, tile_row(w, first, r), w.col0 + c, w.col0 + w.cols, u, &from);
+            cp_async(&ring->piece[stage][r * slab_pieces<F> + u][threadIdx.x], from, there);
+        }
+}
+
+/* What has arrived, after cp_async_wait. */
+template <enum family F, int STAGES>
+__device__ static inline void take_slab(const struct slab_ring<F, STAGES> &ring, int stage, struct slab_row<F> slab[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int u = 0; u < slab_pieces<F>; u++)
+            slab[r].q[u] = ring.piece[stage][r * slab_pieces<F> + u][threadIdx.x];
 }
 
 /* ---- input */
@@ -189,8 +247,17 @@ __device__ static inline float4 load_input(const struct skinny_job &j, int row, 
     return row < j.rows && c < j.out[0].w.cols ? load_floats(j.x + (int64_t)row * j.ldx + c) : make_float4(0, 0, 0, 0);
 }
 
+/* Of four columns from c on; 0 past the last one, where memory may hold anything. */
+__device__ static inline float4 load_gain(const struct skinny_job &j, int c)
+{
+    int left = j.out[0].w.cols - c;
+    if (left >= 4)
+        return load_floats(j.gain + c);
+    return make_float4(left > 0 ? j.gain[c] : 0, left > 1 ? j.gain[c + 1] : 0, left > 2 ? j.gain[c + 2] : 0, 0);
+}
+
 /* Made as `in` says, and their squares counted. */
-__device__ static inline float4 make_input(const struct skinny_job &j, float4 a, int c, float *squares)
+__device__ static inline float4 make_input(const struct skinny_job &j, float4 a, float4 gain, int c, float *squares)
 {
     int left = j.out[0].w.cols - c;
     if (left < 4) {
@@ -200,8 +267,6 @@ __device__ static inline float4 make_input(const struct skinny_job &j, float4 a,
     }
     if (j.in != SKINNY_NORM || left <= 0)
         return a;
-    float4 gain = left < 4 ? make_float4(j.gain[c], left > 1 ? j.gain[c + 1] : 0, left > 2 ? j.gain[c + 2] : 0, 0)
-                           : load_floats(j.gain + c);
     *squares = fmaf(a.x, a.x, fmaf(a.y, a.y, fmaf(a.z, a.z, fmaf(a.w, a.w, *squares))));
     return make_float4(a.x * gain.x, a.y * gain.y, a.z * gain.z, a.w * gain.w);
 }
@@ -218,14 +283,25 @@ __device__ static inline struct raw_input load_block(const struct skinny_job &j,
     return {load_input(j, row, c + block_order<F>::first(t)), load_input(j, row, c + block_order<F>::last(t))};
 }
 
-/* In pairs. */
-template <enum family F>
-__device__ static inline uint4 make_block(const struct skinny_job &j, const struct raw_input &raw, int c,
-                                          float *squares)
+template <enum family F> __device__ static inline struct raw_input load_gains(const struct skinny_job &j, int c)
 {
     int t = lane_id() % 4;
-    float4 a = make_input(j, raw.first, c + block_order<F>::first(t), squares),
-           b = make_input(j, raw.last, c + block_order<F>::last(t), squares);
+    float4 none = make_float4(0, 0, 0, 0);
+    if (j.in != SKINNY_NORM)
+        return {none, none};
+    return {load_gain(j, c + block_order<F>::first(t)), load_gain(j, c + block_order<F>::last(t))};
+}
+
+/* In pairs; squares: of this block are added to it. */
+template <enum family F>
+__device__ static inline uint4 make_block(const struct skinny_job &j, const struct raw_input &raw,
+                                          const struct raw_input &gains, int c, float *squares)
+{
+    int t = lane_id() % 4;
+    float own = 0;
+    float4 a = make_input(j, raw.first, gains.first, c + block_order<F>::first(t), &own),
+           b = make_input(j, raw.last, gains.last, c + block_order<F>::last(t), &own);
+    *squares += own;
     return make_uint4(pack_bf16(a.x, a.y), pack_bf16(a.z, a.w), pack_bf16(b.x, b.y), pack_bf16(b.z, b.w));
 }
 

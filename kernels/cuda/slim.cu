@@ -2,13 +2,16 @@
  * inputs again for 16 outputs: here its eight warps have 16 outputs each and share the inputs, which are made once for
  * all of them, a slab of 128 columns at a time, while the slab before is multiplied. Too few outputs to fill the
  * device: a CTA has only some of the slabs, and the last one of a tile to finish adds up what the others have left, in
- * order. Of two gated outputs four warps have the one and four the same outputs of the other. Bound by memory
- * bandwidth; with 64 rows of four-bit weights about as much by tensor cores. */
+ * order. Of two gated outputs four warps have the one and four the same outputs of the other. It never begins early: a
+ * multiprocessor divides L1 and shared memory anew only when nothing runs on it, and beside attention's shared memory
+ * so little L1 would be left that fewer loads are under way (a step of an H100 took a third longer). Measured there, of
+ * reading the weights: 0.86 with 16 rows and 0.82 with 32 of a large bf16 matrix, 0.65 to 0.75 of fp8 and 8 rows, half
+ * of it and less with 64 rows. */
 #include "kernels/cuda/slab.h"
 
 enum {
-    SLIM_WARPS = 8,
-    SLIM_THREADS = SLIM_WARPS * WARP,
+    SLIM_WARPS = SLAB_THREADS / WARP,
+    SLIM_THREADS = SLAB_THREADS,
     SLIM_OUTS = SLIM_WARPS * TILE_OUTS,
     LEAST_SLABS = 4 /* of a part: fewer are not worth the sum */
 };
@@ -71,7 +74,7 @@ __device__ static void make_inputs(const struct skinny_job &j, int c, const stru
 #pragma unroll
     for (int i = 0; i < slim_share<N>::UNITS; i++) {
         int u = slim_share<N>::block(i);
-        uint4 x = make_block<F>(j, raw[i], c + u * BLOCK_COLS, squares);
+        uint4 x = make_block<F>(j, raw[i], load_gains<F>(j, c + u * BLOCK_COLS), c + u * BLOCK_COLS, squares);
         sp->x[side][u][n][lane] = x;
         if constexpr (has_min(F)) {
             float sum = add_inputs(x);
@@ -134,7 +137,6 @@ __device__ static void multiply_part(const struct skinny_job &j, struct tile_at 
     for (int i = 0; i < AHEAD; i++)
         if (live && slabs.first + i < slabs.end)
             load_tile<F>(w, f.first, (slabs.first + i) * SLAB, next[i]);
-    griddepcontrol_wait();
     if (own) {
         load_inputs<F, N>(j, slabs.first * SLAB, raw);
         make_inputs<F, N>(j, slabs.first * SLAB, raw, 0, sp, &s->squares);
@@ -314,8 +316,6 @@ template <typename W, int N>
 static cudaError_t launch_kernel(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r)
 {
     dim3 grid((unsigned)r->n_tiles, (unsigned)r->n_parts);
-    if (j->pdl)
-        return launch_pdl(slim_kernel<W::first, W::last, N>, grid, dim3(SLIM_THREADS), 0, s, *j, *r);
     return launch(slim_kernel<W::first, W::last, N>, grid, dim3(SLIM_THREADS), 0, s, *j, *r);
 }
 

@@ -147,8 +147,8 @@ static void run(struct site *s, int sms)
     flash_plan(&plan, &b, &shape, items);
     assert_memory_equal(&plan, &counted, sizeof plan);
     int ld = s->q_heads * s->dim;
-    float *partial =
-        unified(((size_t)s->kv_heads * (size_t)plan.n_parts + 1) * FLASH_ROWS * (size_t)(s->dim + 2) * sizeof(float));
+    float *partial = unified(((size_t)s->kv_heads * (size_t)plan.n_parts + 1) * FLASH_ROWS *
+                             (size_t)(s->dim + FLASH_SUMS_MORE) * sizeof(float));
     uint32_t *arrived = unified(MAX_ARRIVED * sizeof *arrived);
     int32_t *n = unified(sizeof *n);
     memset(arrived, 0, MAX_ARRIVED * sizeof *arrived);

@@ -381,7 +381,8 @@ static int kernels_of(enum dtype t, enum dtype v, int layers, int rows)
     return kernels;
 }
 
-/* q|k|v with their norm, attention with RoPE and the cache, its output, gate|up with their norm and SwiGLU, down. */
+/* q|k|v with their norm, attention with RoPE and the cache, its output, gate|up with their norm and SwiGLU, down. The
+ * library, where it multiplies, needs others. */
 static void five_kernels_a_layer(void **state)
 {
     static const enum dtype types[][2] = {
@@ -391,9 +392,10 @@ static void five_kernels_a_layer(void **state)
     (void)state;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            bool by_library = (types[t][0] <= DT_BF16 && rows[i] > 16) || (types[t][0] == DT_F8_SCALED && rows[i] > 32);
             int more =
                 kernels_of(types[t][0], types[t][1], 4, rows[i]) - kernels_of(types[t][0], types[t][1], 2, rows[i]);
-            if (more != 2 * 5)
+            if (more != 2 * 5 && !by_library)
                 fail_msg("%s, %d rows: two layers more are %d kernels more", dtype_get(types[t][0])->name, rows[i],
                          more);
         }

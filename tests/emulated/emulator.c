@@ -248,7 +248,7 @@ static void early_edges(void **state)
             assert_int_equal(cudaStreamWaitEvent(b.other, b.e, 0), 0);
         }
         struct skinny_job j = {
-            .rows = 1, .n_out = 1, .pdl = true, .out = {{.w = {.p = {.family = FAM_BF16}, .rows = 16}}}};
+            .rows = 1, .n_out = 1, .places = 1, .pdl = true, .out = {{.w = {.p = {.family = FAM_BF16}, .rows = 16}}}};
         cudaError_t rc = launch_skinny(how == 2 ? b.other : b.s, &j);
         assert_int_equal(rc, how ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
         end_of_capture(b.s);

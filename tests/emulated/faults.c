@@ -508,7 +508,7 @@ static void multiplying_in_parts(void **state)
     struct weight_src src = {DT_BF16, 48, 2048, .data = mem_new(48 * dtype_row_bytes(DT_BF16, 2048))};
     struct weight_src whole = {DT_BF16, 48, 256, .data = src.data};
     (void)state;
-    int n = product_failing(&src, 20), fewer = product_failing(&whole, 20);
+    int n = product_failing(&src, 12), fewer = product_failing(&whole, 12);
     print_message("%d calls of a product in parts failed in turn\n", n);
     assert_true(n > fewer); /* it had parts */
     mem_free((void *)src.data);

@@ -266,7 +266,8 @@ static void the_fastest_way_is_taken(void **state)
         {DT_BF16, 4, {10, 8, 9, 0, 0}, WAY_SKINNY, WAY_SLIM},
         {DT_BF16, 4, {10, 9.7, 9.6, 0, 0}, WAY_SKINNY, WAY_SKINNY}, /* not clearly */
         {DT_BF16, 16, {0, 10, 7, 8, 0}, WAY_SLIM, WAY_SLIM_FINER},
-        {DT_BF16, 60, {0, 10, 11, 5, 0}, WAY_SLIM, WAY_WIDE},
+        {DT_BF16, 12, {0, 10, 11, 5, 0}, WAY_SLIM, WAY_WIDE},
+        {DT_BF16, 60, {0, 4, 11, 5, 0}, WAY_WIDE, WAY_SLIM},
         {DT_Q8_0, 3, {10, 5, 6, 0, 0}, WAY_SKINNY, WAY_SLIM},
         {DT_Q8_0, 8, {5, 10, 10, 0, 0}, WAY_SLIM, WAY_SKINNY},
         {DT_Q8_0, 40, {0, 10, 10, 5, 0}, WAY_SLIM, WAY_WIDE},
@@ -318,7 +319,7 @@ static void rows_between_go_by_the_next_size(void **state)
     struct bench b;
     (void)state;
     ways_take(0, 10, 11, 5, 0);
-    open_device(&b, t, DT_BF16);
+    open_device(&b, t, DT_Q8_0);
     try_all(&b, 32);
     assert_int_equal(way_at(&b, 17), WAY_WIDE);
     assert_int_equal(way_at(&b, 32), WAY_WIDE);
@@ -548,8 +549,8 @@ static void a_full_file_is_no_error(void **state)
     struct bench b;
     open_device(&b, t, DT_BF16);
     tuning_ops()->begin(t);
-    multiply(&b, 48, 9);
-    assert_int_equal(taken[WAY_SLIM], 9);
+    multiply(&b, 8, 9);
+    assert_int_equal(taken[WAY_SKINNY], 9);
     assert_false(tuning_ops()->wants(t));
     tuning_ops()->settle(t, &r);
     assert_false(r.written);

@@ -76,6 +76,8 @@ void emulator_must_be(enum emulator_memory want, const void *p, const char *what
 template <typename T> static inline T __ldcg(const T *p)
 {
     emulator_must_be(EMULATED_GLOBAL, p, "what __ldcg reads");
+    if ((uintptr_t)p % alignof(T))
+        emulator_die("what __ldcg reads is not aligned to %zu bytes", alignof(T));
     return *p;
 }
 static inline void __threadfence() {}

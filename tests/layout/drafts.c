@@ -191,6 +191,16 @@ static void trees_never_show_with_swiftkv(void **state)
                           .chaos = {.stages = true, .points = 1, .every = 1 << 30},
                           .opts = {.ranks = 2, .start = {1, 1, 2}, .kv_blocks = 64}});
 }
+
+static void by_suffix_decoding_in_trees(void **state)
+{
+    (void)state;
+    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
+                          .type = DT_F16,
+                          .suffix = true,
+                          .trees = true,
+                          .opts = {.ranks = 2, .kv_blocks = 64}});
+}
 #endif
 
 #ifdef ON_8_RANKS
@@ -226,16 +236,6 @@ static void by_suffix_decoding(void **state)
                           .type = DT_F16,
                           .suffix = true,
                           .opts = {.n_requests = N, .ranks = 2, .kv_blocks = 64}});
-}
-
-static void by_suffix_decoding_in_trees(void **state)
-{
-    (void)state;
-    churn(&(struct trial){.config = "tests/data/layout_gqa.json",
-                          .type = DT_F16,
-                          .suffix = true,
-                          .trees = true,
-                          .opts = {.ranks = 2, .kv_blocks = 64}});
 }
 
 /* What a failed step has verified does not count. */
@@ -332,6 +332,7 @@ int main(void)
         cmocka_unit_test(trees_never_show_on_4_ranks),
         cmocka_unit_test(trees_never_show_in_stages_and_host_memory),
         cmocka_unit_test(trees_never_show_with_swiftkv),
+        cmocka_unit_test(by_suffix_decoding_in_trees),
 #endif
 #ifdef ON_8_RANKS
         cmocka_unit_test(drafts_never_show_on_8_ranks),
@@ -341,7 +342,6 @@ int main(void)
 #ifndef EMULATED
         cmocka_unit_test(by_prompt_lookup),
         cmocka_unit_test(by_suffix_decoding),
-        cmocka_unit_test(by_suffix_decoding_in_trees),
         cmocka_unit_test(drafts_never_show_with_swiftkv),
         cmocka_unit_test(a_rank_fails_among_drafts),
 #endif

@@ -1,11 +1,12 @@
 /* Whole models on the first GPU: decode and prefill steps through models/forward in the default mode, beside what the
  * same run measures of the GPU (probe.h). Weights and caches are random, every layer has its own memory and the bytes
- * of a real model lie there, so no cache answers for it; layers repeat each other's values, not their addresses.
+ * of a real model lie there, so no cache answers for it; layers repeat each other's values, not their addresses. Ways
+ * of products are tried first, as a server does when it starts.
  * Ratios: bytes that a step must read (weights, and the cache of its sequences) over the bandwidth of the reading
  * probe; operations that it must do over the rate of a large product. Prints goals of GPUs (G1 to G4, G8, part of G11)
  * as "G4 0.81 (goal 0.78) ...". Asserts nothing about time. usage: models_bench [--seconds S] [--dry]
- * [--profile]   (dry: small sizes, for the emulator; profile: one step of one model between cudaProfilerStart and Stop)
- */
+ * [--profile] [--untuned] [--only MODEL] [--decodes] [--no-early-launch] [--tuning FOLDER]   (dry: small sizes, for the
+ * emulator; profile: one step of one model between cudaProfilerStart and Stop; tuning: where ways are kept) */
 #include <cuda_profiler_api.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +17,20 @@
 #include "engine/base/rng.h"
 #include "models/load/config.h"
 #include "models/forward/forward.h"
+#include "kernels/tuning.h"
 #include "tests/bench/gpu/probe.h"
 
-enum { BLOCK = 16, MAX_ROWS = 8192, MAX_SEQS = 64, STEPS = 15, WARM = 3, NOISE_MIB = 64, HOST8_SHIFTS = 1024 };
+/* Reading is probed several times: on an H100 it takes 2,570 GB/s or 3,050, by where the memory lies. */
+enum {
+    PROBE_READS = 4,
+    BLOCK = 16,
+    MAX_ROWS = 8192,
+    MAX_SEQS = 64,
+    STEPS = 15,
+    WARM = 3,
+    NOISE_MIB = 64,
+    HOST8_SHIFTS = 1024
+};
 
 struct shape {
     const char *name, *arch;
@@ -54,6 +66,7 @@ struct verdicts {
 struct bench {
     const struct backend_ops *ops;
     struct device *device;
+    struct tuning *tuning; /* of the model's device */
     struct probe probe;
     struct clock clock;
     double read_gbs, copy_gbs, pinned_gbs, tflops, tflops8,
@@ -61,7 +74,9 @@ struct bench {
     char *host, *host8; /* noise to load weights from; the same as blocks of fp8 */
     size_t host_bytes;
     struct verdicts v;
-    bool dry, profile;
+    bool dry, profile, untuned, decodes, no_early;
+    int n_cases;
+    const char *only, *folder; /* or NULL */
     size_t free_bytes;
 };
 
@@ -429,6 +444,30 @@ static struct timing time_steps(struct bench *b, struct subject *s, const struct
     return t;
 }
 
+/* Until each way of each product has been tried often enough, by decodes and by prompts, as engine/exec/prepare.c. */
+static void tune(struct bench *b, struct subject *s)
+{
+    enum { TURNS = 9 };
+    const struct tuning_ops *t = b->ops->tuning();
+    struct forward_member site = {.weights = &s->weights, .tokens_per_block = BLOCK};
+    struct tuning_report found;
+    double begun = now(b);
+    t->begin(b->tuning);
+    for (int i = 0; i < TUNING_ROWS && tuning_rows[i] <= (b->dry ? 4 : MAX_ROWS); i++) {
+        bool decodes = tuning_rows[i] <= MAX_SEQS;
+        struct step_case c = {decodes ? tuning_rows[i] : 1, decodes ? 1 : tuning_rows[i],
+                              decodes ? 64 : tuning_rows[i]};
+        struct feed *f = feed_new(&c, s->shape.vocab);
+        struct err e = {0};
+        for (int turn = 0; turn < TURNS && (turn == 0 || t->wants(b->tuning)); turn++)
+            check(forward_run(&s->forward, &site, &f->batch, &(struct step_time){0}, &e), &e);
+        feed_free(f);
+    }
+    t->settle(b->tuning, &found);
+    printf("%s: %d of %d products take another way than they would untried; %.2f s\n", s->shape.name, found.n_other,
+           found.n_products, now(b) - begun);
+}
+
 /* Graphs for all batches of the cases. */
 static void record(struct bench *b, struct subject *s)
 {
@@ -534,8 +573,10 @@ static bool open_cache(struct bench *b, struct subject *s)
 
 static void run_cases(struct bench *b, struct subject *s, const struct shape *shape)
 {
-    for (int i = 0; i < (b->profile ? 1 : N_CASES); i++) {
+    for (int i = 0; i < (b->profile ? 1 : b->n_cases); i++) {
         struct step_case c = shrunk(cases[i], b->dry);
+        if (b->decodes && c.rows > 1)
+            continue;
         if (blocks_of(&c) > s->kv.n_blocks)
             printf("%s: %d sequences at %d: no room for their cache on this GPU\n", shape->name, c.n, c.length);
         else if (now(b) > b->deadline)
@@ -551,7 +592,12 @@ static void open_device(struct bench *b)
     struct err e = {0};
     struct device_facts f;
     check(b->ops->open(&b->device,
-                       &(struct device_opts){.max_rows = MAX_ROWS, .max_logits = MAX_SEQS, .graph_rows = MAX_SEQS}, &e),
+                       &(struct device_opts){.max_rows = MAX_ROWS,
+                                             .max_logits = MAX_SEQS,
+                                             .graph_rows = MAX_SEQS,
+                                             .no_early_launch = b->no_early,
+                                             .tuning = b->tuning},
+                       &e),
           &e);
     b->ops->facts(b->device, &f);
     b->free_bytes = (size_t)((double)f.memory_bytes * 0.93);
@@ -564,20 +610,25 @@ static void run_model(struct bench *b, const struct shape *shape)
         printf("%s: not run, the time is over\n", shape->name);
         return;
     }
+    b->tuning = b->ops->tuning()->open(b->folder, "bench");
     open_device(b);
     if (open_subject(b, &s, shape)) {
         if (open_cache(b, &s)) {
+            if (!b->untuned)
+                tune(b, &s);
             record(b, &s);
             run_cases(b, &s, shape);
             b->ops->release(b->device, s.kv.base);
         }
         double again = probe_read(&b->probe), moved = again / b->read_gbs - 1;
-        if (moved > 0.1 || moved < -0.1)
+        if (moved > 0.1 || moved < -0.2)
             printf("%s: the reading probe moved by %.0f %% (%.0f GB/s): do not trust these ratios\n", shape->name,
                    moved * 100, again);
     }
     close_subject(b, &s);
     b->ops->close(b->device);
+    b->ops->tuning()->close(b->tuning);
+    b->tuning = NULL;
 }
 
 static void goal(const struct bench *b, const char *name, double value, double wanted, const char *what)
@@ -610,7 +661,10 @@ static void print_goals(const struct bench *b)
 static void measure_probes(struct bench *b)
 {
     b->copy_gbs = probe_copy(&b->probe);
-    b->read_gbs = probe_read(&b->probe);
+    for (int i = 0; i < PROBE_READS; i++) {
+        double read = probe_read(&b->probe);
+        b->read_gbs = read > b->read_gbs ? read : b->read_gbs;
+    }
     b->pinned_gbs = probe_pinned(&b->probe);
     b->tflops = b->profile ? 0 : probe_rate(&b->probe, PROBE_BF16);
     b->tflops8 = b->profile ? 0 : probe_rate(&b->probe, PROBE_F8_ROWS);
@@ -621,12 +675,21 @@ static void measure_probes(struct bench *b)
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.ops = backend_cuda()};
+    struct bench b = {.ops = backend_cuda(), .n_cases = N_CASES};
     struct device_facts f;
     double budget = 120;
     for (int i = 1; i < argc; i++) {
         b.dry = b.dry || !strcmp(argv[i], "--dry");
         b.profile = b.profile || !strcmp(argv[i], "--profile");
+        b.untuned = b.untuned || !strcmp(argv[i], "--untuned");
+        b.decodes = b.decodes || !strcmp(argv[i], "--decodes");
+        b.no_early = b.no_early || !strcmp(argv[i], "--no-early-launch");
+        if (!strcmp(argv[i], "--only") && i + 1 < argc)
+            b.only = argv[++i];
+        if (!strcmp(argv[i], "--cases") && i + 1 < argc)
+            b.n_cases = atoi(argv[++i]);
+        if (!strcmp(argv[i], "--tuning") && i + 1 < argc)
+            b.folder = argv[++i];
         if (!strcmp(argv[i], "--seconds") && i + 1 < argc)
             budget = atof(argv[++i]);
     }
@@ -645,7 +708,8 @@ int main(int argc, char **argv)
     make_host(&b);
     make_host8(&b);
     for (int i = 0; i < (b.profile ? 1 : N_SHAPES); i++)
-        run_model(&b, &shapes[i]);
+        if (!b.only || !strcmp(b.only, shapes[i].name))
+            run_model(&b, &shapes[i]);
     if (!b.profile)
         print_goals(&b);
     probe_close(&b.probe);
