@@ -145,17 +145,17 @@ __device__ static inline void find_inputs(const struct skinny_job &j, const stru
             int at = c + u * BLOCK_COLS;
             made[u] = make_block<F>(j, load_block<F>(j, g, at), load_gains<F>(j, at), at, squares);
         }
-        return;
-    }
-    struct raw_input raw[SLAB_BLOCKS], gains[SLAB_BLOCKS];
+    } else {
+        struct raw_input raw[SLAB_BLOCKS], gains[SLAB_BLOCKS];
 #pragma unroll
-    for (int u = 0; u < SLAB_BLOCKS; u++) {
-        raw[u] = load_block<F>(j, g, c + u * BLOCK_COLS);
-        gains[u] = load_gains<F>(j, c + u * BLOCK_COLS);
-    }
+        for (int u = 0; u < SLAB_BLOCKS; u++) {
+            raw[u] = load_block<F>(j, g, c + u * BLOCK_COLS);
+            gains[u] = load_gains<F>(j, c + u * BLOCK_COLS);
+        }
 #pragma unroll
-    for (int u = 0; u < SLAB_BLOCKS; u++)
-        made[u] = make_block<F>(j, raw[u], gains[u], c + u * BLOCK_COLS, squares);
+        for (int u = 0; u < SLAB_BLOCKS; u++)
+            made[u] = make_block<F>(j, raw[u], gains[u], c + u * BLOCK_COLS, squares);
+    }
 }
 
 /* ---- the sum of the warps */

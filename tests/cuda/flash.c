@@ -573,6 +573,18 @@ static void check_wide(const struct batch *b, const struct flash_shape *shape, c
         assert_true(items[k].key1 - items[k].key0 <= items[k - 1].key1 - items[k - 1].key0);
 }
 
+/* A cache so long, and a device so large, that shorter parts would be too many. */
+static void parts_of_a_tile_are_bounded(void **state)
+{
+    struct flash_shape shape = {.kv_heads = 1, .most_heads = 4, .n_sms = 1000, .tile = FLASH_TILE};
+    struct batch_seq seq = {0, 1, 2000 * FLASH_KEYS, NULL, NULL};
+    struct batch b = {.n_rows = 1, .n_seqs = 1, .seqs = &seq};
+    struct flash_plan p;
+    (void)state;
+    flash_plan(&p, &b, &shape, NULL);
+    assert_true(p.n_parts > FLASH_MOST_PARTS / 2 && p.n_parts <= FLASH_MOST_PARTS && p.n_parts == p.n_narrow);
+}
+
 /* Random batches: every query of every sequence is in one item, every position it sees in one part. */
 static void plans_cover_everything_once(void **state)
 {
@@ -655,6 +667,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(windows_slide),
         cmocka_unit_test(what_it_cannot_it_refuses),
         cmocka_unit_test(plans_cover_everything_once),
+        cmocka_unit_test(parts_of_a_tile_are_bounded),
         cmocka_unit_test(rope_inside_attention_gives_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,8 @@
  * LAYOUT_BOUND of one rank's, and that within CPU_BOUND of the CPU's, which gold_nll holds against float64; or, where
  * single tokens differ so much that a mean of so few can be off by more, within twice the error of the mean, while no
  * token is off by SPREAD as a rule. The text is that of gold_nll, its first tokens over the emulator; without a model a
- * dummy one reads it. tests/gpu.sh runs it.
+ * dummy one reads it. One rank's other ways (plain kernels, steps of so few rows that all between ops is f32) are
+ * printed for comparison, to say where a loss comes from. tests/gpu.sh runs it.
  * usage: nll_layouts [--ranks MOST] [--cpu-said NLL | --cpu] [MODEL.gguf]
  *   --cpu: prints the CPU's alone; --cpu-said: the CPU here must say that, too, as its bits are the same everywhere */
 #include <math.h>
@@ -12,7 +13,7 @@
 #include "engine/base/json.h"
 #include "tests/rig/layout_subject.h"
 
-enum { CHUNK = 256, BLOCK = 32 };
+enum { CHUNK = 256, FEW = 64, BLOCK = 32 };
 #if defined(EMULATED)
 enum { MOST_TOKENS = 24, MOST_RANKS = 4 };
 #else
@@ -94,9 +95,18 @@ static int score_chunk(struct scoring *s, int first, int n, struct err *e)
     return 0;
 }
 
-static int score(struct model *m, const struct backend_ops *ops, struct layout l, const struct text *t, double *nll,
-                 struct err *e)
+/* How the text is read. */
+struct reading {
+    const struct backend_ops *ops;
+    struct layout layout;
+    int chunk;
+    bool plain;
+};
+
+static int score(struct model *m, const struct reading *r, const struct text *t, double *nll, struct err *e)
 {
+    const struct backend_ops *ops = r->ops;
+    struct layout l = r->layout;
     struct scoring s = {.layout = l, .text = t, .nll = nll};
     int ranks = l.sp * l.tp;
     bool cpu = ops == backend_cpu();
@@ -108,12 +118,13 @@ static int score(struct model *m, const struct backend_ops *ops, struct layout l
                           .block_tokens = BLOCK,
                           .kv = DT_F16,
                           .fast = true,
+                          .plain_kernels = r->plain,
                           .n_blocks = NODE_SEQS * ((t->n + BLOCK - 1) / BLOCK)};
     TRY(node_open(&s.node, m, &o, e));
     place_make(&s.place, (struct layout){ranks, 1, 1}, node_tokens_per_block(&s.node, ranks), t->n, 0);
     int rc = 0;
-    for (int at = 0; at < t->n - 1 && !rc; at += CHUNK)
-        rc = score_chunk(&s, at, t->n - 1 - at < CHUNK ? t->n - 1 - at : CHUNK, e);
+    for (int at = 0; at < t->n - 1 && !rc; at += r->chunk)
+        rc = score_chunk(&s, at, t->n - 1 - at < r->chunk ? t->n - 1 - at : r->chunk, e);
     place_free(&s.place);
     node_close(&s.node);
     return rc;
@@ -142,7 +153,7 @@ static bool check_layout(struct model *m, struct layout l, const struct text *t,
     int n = t->n - 1;
     struct err e = {0};
     double *nll = mem_new_array((size_t)n, sizeof *nll);
-    int rc = score(m, backend_cuda(), l, t, nll, &e);
+    int rc = score(m, &(struct reading){backend_cuda(), l, CHUNK, false}, t, nll, &e);
     double off = mean(nll, one, n), of_one = spread(nll, one, n), chance = 2 * of_one / sqrt(n);
     bound = fmax(bound * sqrt(fmax(1, MEANT / n)), chance);
     bool good = !rc && fabs(off) <= bound && of_one <= SPREAD;
@@ -154,6 +165,20 @@ static bool check_layout(struct model *m, struct layout l, const struct text *t,
     fflush(stdout);
     mem_free(nll);
     return good;
+}
+
+static void print_other(struct model *m, const struct reading *r, const char *name, const struct text *t,
+                        const double *cpu)
+{
+    int n = t->n - 1;
+    struct err e = {0};
+    double *nll = mem_new_array((size_t)n, sizeof *nll);
+    if (score(m, r, t, nll, &e))
+        printf("   one rank, %s: %s\n", name, e.text);
+    else
+        printf("   one rank, %s: off by %.5f, single tokens by %.3f\n", name, mean(nll, cpu, n), spread(nll, cpu, n));
+    fflush(stdout);
+    mem_free(nll);
 }
 
 static bool cpu_says(double cpu, const struct wish *w)
@@ -170,17 +195,20 @@ static int check_all(struct model *m, const struct text *t, const struct wish *w
     struct layout layouts[16];
     int passed = 0, failed = 0, n = t->n - 1;
     double *cpu = mem_new_array((size_t)n, sizeof *cpu), *one = mem_new_array((size_t)n, sizeof *one);
-    int rc = score(m, backend_cpu(), (struct layout){1, 1, 1}, t, cpu, &e);
+    const struct layout alone = {1, 1, 1};
+    int rc = score(m, &(struct reading){backend_cpu(), alone, CHUNK, false}, t, cpu, &e);
     if (!rc) {
         printf("NLL of %d tokens: CPU %.5f\n", n, mean(cpu, NULL, n));
         fflush(stdout);
     }
-    if (rc || (!w->cpu_only && score(m, backend_cuda(), (struct layout){1, 1, 1}, t, one, &e))) {
+    if (rc || (!w->cpu_only && score(m, &(struct reading){backend_cuda(), alone, CHUNK, false}, t, one, &e))) {
         printf("%s\n0 passed, 1 failed\n", e.text);
         failed = 1;
     } else if (!w->cpu_only) {
         *(cpu_says(mean(cpu, NULL, n), w) ? &passed : &failed) += 1;
-        *(check_layout(m, (struct layout){1, 1, 1}, t, cpu, CPU_BOUND) ? &passed : &failed) += 1;
+        *(check_layout(m, alone, t, cpu, CPU_BOUND) ? &passed : &failed) += 1;
+        print_other(m, &(struct reading){backend_cuda(), alone, CHUNK, true}, "plain kernels", t, cpu);
+        print_other(m, &(struct reading){backend_cuda(), alone, FEW, false}, "few rows a step", t, cpu);
         for (int ranks = 2; ranks <= w->ranks; ranks *= 2)
             for (int i = 0, all = layouts_of(model_config(m), ranks, layouts); i < all; i++)
                 *(check_layout(m, layouts[i], t, one, LAYOUT_BOUND) ? &passed : &failed) += 1;

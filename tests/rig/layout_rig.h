@@ -24,6 +24,7 @@ struct node_opts {
     enum dtype kv;
     bool copy_shards;
     bool fast;                   /* GPUs: the default mode, not the invariant one */
+    bool plain_kernels;          /* GPUs: none for one architecture alone */
     int graph_rows;              /* GPUs: most rows of a graph */
     bool spread;                 /* GPUs: rank r on device r; else all on device 0 */
     bool own_weights;            /* each rank loads all weights for itself */
@@ -78,6 +79,7 @@ static inline struct device_opts node_device(const struct node_opts *o, int r)
                                 .max_rows = o->max_rows,
                                 .max_logits = o->max_logits,
                                 .invariant = !o->fast,
+                                .plain_kernels = o->plain_kernels,
                                 .graph_rows = o->graph_rows,
                                 .index = o->spread ? r : 0,
                                 .peers = o->spread ? rank_range(0, o->n_ranks) : 0};
