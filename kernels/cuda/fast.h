@@ -34,7 +34,8 @@ struct skinny_job {
     float eps;
     bool accumulate;
     bool gated; /* of two outputs as large as each other silu(first) * second goes into the first; never accumulated */
-    bool pdl;   /* programmatic dependent launch, on devices of compute capability 9: tensor.h */
+    bool pdl;   /* skinny.cu, weights of 16 bits: programmatic dependent launch, on devices of compute capability 9:
+                   tensor.h */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);

@@ -66,7 +66,7 @@ static bool make_swiglu(struct device *d, const struct linear_args *a, struct ac
 }
 
 /* fills: how many parts there are for each place on the device. */
-static void multiply_slim(struct device *d, struct skinny_job *j, int fills)
+static void multiply_slim(struct device *d, const struct skinny_job *j, int fills)
 {
     struct slim_room r;
     size_t floats, counters;
@@ -76,7 +76,6 @@ static void multiply_slim(struct device *d, struct skinny_job *j, int fills)
         return;
     r.partial = d->work->partial.data;
     r.arrived = d->work->arrived.data;
-    j->pdl = gpu_begins_early(d);
     gpu_launched(d, launch_slim(d->stream, j, &r), "linear");
 }
 

@@ -4,8 +4,8 @@
  * order. The next slabs are on their way all the time, across the ends of tiles: the memory does not wait for sums.
  * Weights of 16 bits come by asynchronous copies, also while the kernel before still runs; smaller ones come in
  * registers, which wants a large L1 (slim.cu says why), so their kernels do not begin early. Bound by memory bandwidth:
- * measured on an H100, with 1 to 8 rows of a large bf16 matrix 0.93 of reading it. The bits do not depend on the number
- * of rows or of CTAs. */
+ * measured on an H100, with 1 to 8 rows of a large bf16 matrix 0.90 to 0.94 of reading it. The bits do not depend on
+ * the number of rows or of CTAs. */
 #include "kernels/cuda/slab.h"
 
 enum { SKINNY_WARPS = SLAB_THREADS / WARP, SKINNY_THREADS = SLAB_THREADS, STEP = SKINNY_WARPS * SLAB };
