@@ -12,7 +12,18 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/fast.h"
 
-enum { SIDE = 256, FEW = 4, SOME = 12, MANY = 80, LONG = 130, HEADS = 4, BLOCK = 16, VOCAB = 512, MOST_DIM = 128 };
+enum {
+    SIDE = 256,
+    FEW = 4,
+    SOME = 12,
+    MORE = 24,
+    MANY = 80,
+    LONG = 130,
+    HEADS = 4,
+    BLOCK = 16,
+    VOCAB = 512,
+    MOST_DIM = 128
+};
 enum kind { AS_BF16, AS_F8_ROWS, AS_F8_BLOCKS, KINDS };
 
 /* A square matrix of each kind, an input of MANY rows and two outputs on the device. */
@@ -400,7 +411,8 @@ static bool settle_products(struct check *c)
         d->no_skinny = true;
         leave_out(d, "the kernel for products of few rows");
     }
-    if (d->opts.max_rows >= SOME && !product_is_right(c, AS_BF16, SOME, false)) {
+    if ((d->opts.max_rows >= SOME && !product_is_right(c, AS_BF16, SOME, false)) ||
+        (d->opts.max_rows >= MORE && !product_is_right(c, AS_F8_ROWS, MORE, false))) {
         d->no_slim = true;
         leave_out(d, "the kernel for products of up to 64 rows");
     }

@@ -64,13 +64,10 @@ cudaError_t launch_slim(cudaStream_t s, const struct skinny_job *j, const struct
  * sequence, row by row and within a row head by head, are cut into tiles. A sequence with up to FLASH_ROWS queries (a
  * decode) is one narrow tile whose cache is cut into parts, and the last part to finish adds them up in order; any
  * other has wide tiles, each over all of its cache. */
-enum {
-    FLASH_TILE = 64,
-    FLASH_ROWS = 16,
-    FLASH_KEYS = 64,
-    FLASH_SUMS_MORE = 4,          /* floats of a row of partial sums beside its head_dim */
-    FLASH_MOST_PARTS = 512        /* of one tile */
-};                                /* queries of a wide tile and of a narrow one; positions of a round */
+/* Queries of a wide tile and of a narrow one; positions of a round. */
+enum { FLASH_TILE = 64, FLASH_ROWS = 16, FLASH_KEYS = 64 };
+/* Floats of a row of partial sums beside its head_dim; parts of a tile at most. */
+enum { FLASH_SUMS_MORE = 4, FLASH_MOST_PARTS = 512 };
 enum { FLASH_HOPPER_TILE = 128 }; /* queries of a wide tile of flash_hopper.cu */
 struct flash_item {
     int32_t seq;

@@ -198,7 +198,8 @@ __device__ static float add_parts(const float (*part)[TILE_OUTS][SKINNY_ROWS + 1
     return sum * scale;
 }
 
-/* A unit's outputs, by other warps than those of the unit before: who waits for what it adds to holds up nobody. */
+/* A unit's outputs; those of a tile by other warps than those of the tile before, so that who waits for what it adds to
+ * holds up nobody. */
 __device__ static void store_sums(const struct skinny_job &j, const struct skinny_space &sp, int side, struct tile_at f,
                                   int turn)
 {

@@ -190,9 +190,10 @@ __device__ static inline void load_tile_scales(const struct weight_window &w, in
             load_scales<F>(&slab[r], w.p, tile_row(w, first, r), w.col0 + c, w.col0 + w.cols);
 }
 
-/* All of a tile's slab into registers. */
-template <enum family F>
-__device__ static inline void load_tile(const struct weight_window &w, int first, int c, struct slab_row<F> slab[2])
+/* put(r, u, from, there) for the lane's pieces of the slab at column c of the window, of the outputs from `first` on.
+ */
+template <enum family F, typename Put>
+__device__ static inline void each_piece(const struct weight_window &w, int first, int c, Put put)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++)
@@ -200,8 +201,17 @@ __device__ static inline void load_tile(const struct weight_window &w, int first
         for (int u = 0; u < slab_pieces<F>; u++) {
             const uint4 *from;
             bool there = find_piece<F>(w.p, tile_row(w, first, r), w.col0 + c, w.col0 + w.cols, u, &from);
-            slab[r].q[u] = there ? load_stream(from) : make_uint4(0, 0, 0, 0);
+            put(r, u, from, there);
         }
+}
+
+/* All of a slab into registers. */
+template <enum family F>
+__device__ static inline void load_tile(const struct weight_window &w, int first, int c, struct slab_row<F> slab[2])
+{
+    each_piece<F>(w, first, c, [&](int r, int u, const uint4 *from, bool there) {
+        slab[r].q[u] = there ? load_stream(from) : make_uint4(0, 0, 0, 0);
+    });
     load_tile_scales<F>(w, first, c, slab);
 }
 
@@ -212,19 +222,14 @@ template <enum family F, int STAGES> struct slab_ring {
     uint4 piece[STAGES][2 * slab_pieces<F>][SLAB_THREADS];
 };
 
-/* Begins to copy the slab at column c of the window, of the outputs from `first` on. */
+/* Begins to copy a slab. */
 template <enum family F, int STAGES>
 __device__ static inline void fetch_slab(struct slab_ring<F, STAGES> *ring, int stage, const struct weight_window &w,
                                          int first, int c)
 {
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int u = 0; u < slab_pieces<F>; u++) {
-            const uint4 *from;
-            bool there = find_piece<F>(w.p, tile_row(w, first, r), w.col0 + c, w.col0 + w.cols, u, &from);
-            cp_async(&ring->piece[stage][r * slab_pieces<F> + u][threadIdx.x], from, there);
-        }
+    each_piece<F>(w, first, c, [&](int r, int u, const uint4 *from, bool there) {
+        cp_async(&ring->piece[stage][r * slab_pieces<F> + u][threadIdx.x], from, there);
+    });
 }
 
 /* What has arrived, after cp_async_wait. */

@@ -16,6 +16,7 @@ static enum part {
     NOTHING,
     FEW_ROWS,
     SOME_ROWS,
+    MORE_ROWS, /* more than 16 */
     LT_16,
     LT_ROWS,
     LT_BLOCKS,
@@ -62,7 +63,7 @@ cudaError_t __wrap_launch_slim(cudaStream_t s, const struct skinny_job *j, const
 cudaError_t __wrap_launch_slim(cudaStream_t s, const struct skinny_job *j, const struct slim_room *r)
 {
     struct skinny_job less = *j;
-    less.x += wrong == SOME_ROWS ? 16 : 0;
+    less.x += wrong == SOME_ROWS || (wrong == MORE_ROWS && j->rows > 16) ? 16 : 0;
     return __real_launch_slim(s, &less, r);
 }
 
@@ -132,6 +133,7 @@ static void wrong_parts_are_left_out(void **state)
     } cases[] = {{NOTHING, 0, ""},
                  {FEW_ROWS, 1, "products of few rows"},
                  {SOME_ROWS, 1, "products of up to 64 rows"},
+                 {MORE_ROWS, 1, "products of up to 64 rows"},
                  {LT_16, 1, "products in 16 bits"},
                  {LT_ROWS, 1, "fp8 with scales by rows"},
                  {LT_BLOCKS, 1, "fp8 with scales by blocks"},
@@ -155,7 +157,7 @@ static void wrong_parts_are_left_out(void **state)
         assert_int_equal(d->pdl, cases[i].part != EARLY && cases[i].part != GRAPHS);
         assert_int_equal(d->no_skinny, cases[i].part == FEW_ROWS);
         assert_int_equal(d->no_narrow, cases[i].part == HALVES || cases[i].part == HALF_QUERIES);
-        assert_int_equal(d->no_slim, cases[i].part == SOME_ROWS);
+        assert_int_equal(d->no_slim, cases[i].part == SOME_ROWS || cases[i].part == MORE_ROWS);
         assert_int_equal(d->no_graphs, cases[i].part == GRAPHS);
         backend_cuda()->close(d);
     }
