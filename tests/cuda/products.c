@@ -400,25 +400,28 @@ static void two_tiles_a_cta(void **state)
         7);
 }
 
-/* A row's sums are the same bits however many rows there are, in either kernel. */
-static void rows_do_not_depend_on_each_other(void **state)
+/* A row's sums are the same bits however many rows there are, in either kernel: whether inputs are kept or read again,
+ * and whoever has which tile. */
+static void check_bits_of_rows(int kind, enum skinny_in in)
 {
-    (void)state;
     struct rng r;
     struct matrix m;
     enum { COLS = 2560 }; /* inputs of few rows are kept by skinny.cu, those of more are not */
     float first[48];
     rng_init(&r, 9);
-    make_matrix(&m, 7, 48, COLS, &r);
-    float *x = random_rows(SLIM_ROWS, COLS, &r), *y = plane(SLIM_ROWS * 48 * sizeof *y);
+    make_matrix(&m, kind, 48, COLS, &r);
+    float *x = random_rows(SLIM_ROWS, COLS, &r), *gain = random_rows(1, COLS, &r),
+          *y = plane(SLIM_ROWS * 48 * sizeof *y);
     for (int i = 1; i <= SKINNY_ROWS + SLIM_ROWS; i += i < 18 ? 1 : 18) {
         bool slim = i > SKINNY_ROWS;
         int rows = slim ? i - SKINNY_ROWS : i;
-        struct skinny_job j = {.in = SKINNY_PLAIN,
+        struct skinny_job j = {.in = in,
                                .x = x,
+                               .gain = gain,
+                               .eps = 1e-5f,
                                .ldx = COLS,
                                .rows = rows,
-                               .places = rows, /* the bits do not depend on who has which tile */
+                               .places = rows,
                                .n_out = 1,
                                .out = {{.w = {m.p, 0, 48, 0, COLS}, .y = y, .ldy = 48}}};
         launch_product(&(struct product_case){.rows = rows, .slim = slim}, &j);
@@ -428,7 +431,16 @@ static void rows_do_not_depend_on_each_other(void **state)
     }
     free_matrix(&m);
     unified_free(x);
+    unified_free(gain);
     unified_free(y);
+}
+
+static void rows_do_not_depend_on_each_other(void **state)
+{
+    (void)state;
+    check_bits_of_rows(1, SKINNY_NORM);
+    check_bits_of_rows(0, SKINNY_PLAIN);
+    check_bits_of_rows(7, SKINNY_NORM);
 }
 
 static void inputs_in_16_bits(void **state)
