@@ -16,8 +16,8 @@
 extern "C" {
 #endif
 
-/* skinny.cu: up to SKINNY_ROWS rows; weights of any family but F32, read once, straight from their planes. All outputs
- * share the input. */
+/* skinny.cu, and lean.cu for weights of 8 bits and fewer: up to SKINNY_ROWS rows; weights of any family but F32, read
+ * once, straight from their planes. All outputs share the input. */
 enum { SKINNY_ROWS = 8, SLIM_ROWS = 64, SKINNY_OUTS = 3, SKINNY_CTAS = 2 /* of a multiprocessor */ };
 enum skinny_in { SKINNY_PLAIN, SKINNY_NORM }; /* x; x / rms(x) * gain */
 struct skinny_out {
@@ -34,11 +34,11 @@ struct skinny_job {
     float eps;
     bool accumulate;
     bool gated; /* of two outputs as large as each other silu(first) * second goes into the first; never accumulated */
-    bool pdl;   /* skinny.cu, weights of 16 bits: programmatic dependent launch, on devices of compute capability 9:
-                   tensor.h */
+    bool pdl;   /* up to SKINNY_ROWS: programmatic dependent launch, on devices of compute capability 9: tensor.h */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
+cudaError_t launch_lean(cudaStream_t s, const struct skinny_job *j); /* by launch_skinny */
 /* May the first outputs be of family f and the last ones of g? So it is with q, k and v in files called Q4_K_M and the
  * like, also where their columns are no multiple of 256 and other types stand in for those of K. */
 static inline bool skinny_mixes(enum family f, enum family g)

@@ -1,7 +1,7 @@
 /* Linear layers of the default mode.
  *
  * - Few rows: one launch for all outputs that share the input and the type, or skinny_mixes (skinny.cu up to 8 rows,
- *   slim.cu up to 64), which also gates the two of an FFN.
+ *   by lean.cu those of 8 bits and fewer, slim.cu up to 64), which also gates the two of an FFN.
  * - Many rows: the input is rounded to 16 bits once, then the library multiplies (lt.c).
  * - Many rows, quantised weights: tiles that widen the weights on the way (tile.cu). With so many rows that the
  *   library's rate makes up for it, weights are widened a piece at a time for the library instead (widen.cu).
@@ -20,8 +20,6 @@
 #include "kernels/cuda/trial.h"
 
 enum {
-    SKINNY_SMALL =
-        4, /* up to so many rows of weights of 8 bits and less: with more, inputs are as many bytes as weights */
     LIBRARY_ROWS = 17, /* from here on the library multiplies weights of 16 bits faster than slim.cu (H100) */
     F8_ROWS = 33,      /* from here on inputs of fp8 weights are rounded to fp8 */
     WIDEN_ROWS = 128,  /* from here on widening (4.6 bytes a weight) costs less than the tiles' lower rate (H100) */
@@ -276,14 +274,12 @@ static int list_ways(const struct device *d, const struct linear_args *a, int wa
          widens = !plain && d->lt && rows > SLIM_ROWS, library = plain && d->lt && rows >= LIBRARY_ROWS;
     if (library)
         ways[n++] = WAY_WIDE;
-    if (skinny && (!slim || rows <= SKINNY_SMALL || plain))
+    if (skinny)
         ways[n++] = WAY_SKINNY;
     if (slim)
         ways[n++] = WAY_SLIM;
     if (slim && d->opts.tuning && cuts_finer(d, a))
         ways[n++] = WAY_SLIM_FINER;
-    if (skinny && ways[0] != WAY_SKINNY)
-        ways[n++] = WAY_SKINNY;
     if (widens && rows >= WIDEN_ROWS)
         ways[n++] = WAY_WIDENED;
     if (!library && (rows > SKINNY_ROWS || !n))

@@ -110,6 +110,24 @@ __device__ static __forceinline__ mass_t cta_max(struct sample_space *s, mass_t 
 
 /* ---- passes over the row */
 
+/* f(i, x[i]) of this thread's elements; several are on their way at once, whatever f writes. */
+template <typename F> __device__ static __forceinline__ void each_logit(const float *x, int n, F f)
+{
+    enum { AT_ONCE = 8 };
+    int i = (int)threadIdx.x;
+    for (; i + (AT_ONCE - 1) * SAMPLE_THREADS < n; i += AT_ONCE * SAMPLE_THREADS) {
+        float v[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            v[k] = x[i + k * SAMPLE_THREADS];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            f(i + k * SAMPLE_THREADS, v[k]);
+    }
+    for (; i < n; i += SAMPLE_THREADS)
+        f(i, x[i]);
+}
+
 struct best {
     float x;
     int id;
@@ -119,13 +137,14 @@ struct best {
 __device__ static __forceinline__ struct best clean(struct sample_space *s, float *x, int n)
 {
     mass_t most = 0;
-    for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS) {
-        float v = x[i] > -INFINITY ? x[i] : -INFINITY;
+    each_logit(x, n, [&](int i, float was) {
+        float v = was > -INFINITY ? was : -INFINITY;
         v = v < FLT_MAX ? v : FLT_MAX;
-        x[i] = v;
+        if (v != was)
+            x[i] = v;
         mass_t m = (mass_t)key_of(v) << 32 | (uint32_t)~i;
         most = m > most ? m : most;
-    }
+    });
     most = cta_max(s, most);
     return {value_of((uint32_t)(most >> 32)), (int)~(uint32_t)most};
 }
@@ -140,9 +159,7 @@ __device__ static __forceinline__ mass_t sum_prefix(struct sample_space *s, cons
                                                     const struct heat *h)
 {
     mass_t sum = 0;
-    for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
-        if (in_prefix(p, key_of(x[i]), i))
-            sum += part_of(h, x[i]);
+    each_logit(x, n, [&](int i, float v) { sum += in_prefix(p, key_of(v), i) ? part_of(h, v) : 0; });
     return cta_sum(s, sum);
 }
 
@@ -303,8 +320,7 @@ __device__ static __forceinline__ void report(struct sample_space *s, const floa
 {
     mass_t ahead = 0;
     float x = raw[id];
-    for (int i = (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
-        ahead += i < id ? raw[i] >= x : i > id && raw[i] > x;
+    each_logit(raw, n, [&](int i, float v) { ahead += i < id ? v >= x : i > id && v > x; });
     ahead = cta_sum(s, ahead);
     if (threadIdx.x == 0) {
         out->logprob = (float)((double)x - log_sum);
@@ -436,14 +452,19 @@ __device__ static __forceinline__ int draw(struct sample_space *s, const float *
                                            struct heat h, double u)
 {
     int n_tiles = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS, tile = 0;
-    for (int t = (int)threadIdx.x; t < n_tiles; t += SAMPLE_THREADS)
-        s->tiles[t] = 0;
-    __syncthreads();
-    for (int t = 0; t < n_tiles; t++) {
-        int i = t * SAMPLE_THREADS + (int)threadIdx.x;
-        mass_t sum = warp_sum(i < n && in_prefix(p, key_of(x[i]), i) ? mass_of(h, x[i]) : 0);
+    for (int t = warp_id(); t < n_tiles; t += SAMPLE_WARPS) {
+        float v[SAMPLE_WARPS];
+        mass_t sum = 0;
+        int first = t * SAMPLE_THREADS + lane_id();
+#pragma unroll
+        for (int k = 0; k < SAMPLE_WARPS; k++)
+            v[k] = first + k * WARP < n ? x[first + k * WARP] : -INFINITY;
+#pragma unroll
+        for (int k = 0; k < SAMPLE_WARPS; k++)
+            sum += in_prefix(p, key_of(v[k]), first + k * WARP) ? mass_of(h, v[k]) : 0;
+        sum = warp_sum(sum);
         if (lane_id() == 0)
-            add_mass(&s->tiles[t], sum);
+            s->tiles[t] = sum;
     }
     __syncthreads();
     mass_t total = 0;

@@ -1,20 +1,17 @@
-/* Linear layers for up to 8 rows, where reading the weights is all the work: tensor cores multiply 16 outputs by 8 rows
- * at a time (slab.h). A CTA takes one tile of 16 outputs after the other (of two outputs that are gated, silu(gate) *
- * up, the same 16 of both in turn); its eight warps share the columns, 128 at a time, and their sums are added in
- * order. The next slabs are on their way all the time, across the ends of tiles: the memory does not wait for sums.
- * Weights of 16 bits come by asynchronous copies, also while the kernel before still runs; smaller ones come in
- * registers, which wants a large L1 (slim.cu says why), so their kernels do not begin early. Bound by memory bandwidth:
- * measured on an H100, with 1 to 8 rows of a large bf16 matrix 0.90 to 0.94 of reading it. The bits do not depend on
- * the number of rows or of CTAs. */
+/* Linear layers for up to 8 rows and weights of 16 bits, where reading the weights is all the work (smaller ones:
+ * lean.cu): tensor cores multiply 16 outputs by 8 rows at a time (slab.h). A CTA takes one tile of 16 outputs after the
+ * other (of two outputs that are gated, silu(gate) * up, the same 16 of both in turn); its eight warps share the
+ * columns, 128 at a time, and their sums are added in order. The next slabs are on their way all the time, across the
+ * ends of tiles: the memory does not wait for sums. They come by asynchronous copies, also while the kernel before
+ * still runs. Bound by memory bandwidth: measured on an H100, with 1 to 8 rows of a large bf16 matrix 0.90 to 0.94 of
+ * reading it. The bits do not depend on the number of rows or of CTAs. */
 #include "kernels/cuda/slab.h"
 
 enum { SKINNY_WARPS = SLAB_THREADS / WARP, SKINNY_THREADS = SLAB_THREADS, STEP = SKINNY_WARPS * SLAB };
 /* What fits two CTAs of a multiprocessor: slabs of a warp that are on their way, and inputs. */
 enum { STAGES = 2, INPUT_BYTES = 37 << 10 };
-/* The same of small weights: as many bytes of each family as cover the memory's latency. */
-template <enum family F> static constexpr int ahead = bits_of(F) == 4 ? 3 : 2;
 template <enum family F> using skinny_ring = struct slab_ring<F, STAGES>;
-template <enum family F> static constexpr int ring_bytes = is_float(F) ? (int)sizeof(skinny_ring<F>) : 0;
+template <enum family F> static constexpr int ring_bytes = (int)sizeof(skinny_ring<F>);
 
 /* ---- which tiles */
 
@@ -64,30 +61,14 @@ struct sums {
     float acc[4], squares;
 };
 
-/* The sums of the block's inputs x, for the two columns of the lane's results. */
-__device__ static void sum_inputs(const uint32_t x[4], float sum[2])
-{
-    const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
-    float c[4] = {};
-    mma_bf16(c, ones, &x[0]);
-    mma_bf16(c, ones, &x[2]);
-    sum[0] = c[0];
-    sum[1] = c[1];
-}
-
 /* x: of each block of the slab. */
 template <enum family F>
 __device__ static void multiply_slab(struct slab_row<F> slab[2], const uint4 made[SLAB_BLOCKS], struct sums *s)
 {
-    int t = lane_id() % 4;
-    arrange_slab<F>(&slab[0], t);
-    arrange_slab<F>(&slab[1], t);
 #pragma unroll
     for (int u = 0; u < SLAB_BLOCKS; u++) {
         const uint32_t x[4] = {made[u].x, made[u].y, made[u].z, made[u].w};
-        float sum[2] = {};
-        if constexpr (has_min(F))
-            sum_inputs(x, sum);
+        const float sum[2] = {};
         struct block_weights<F> b;
         prepare_block<F>(slab, u, &b);
         multiply_block<F>(b, x, sum, s->acc);
@@ -112,7 +93,6 @@ __host__ __device__ static inline int blocks_of(const struct skinny_job &j)
 template <enum family F> __device__ static void make_inputs(const struct skinny_job &j, struct skinny_inputs *in)
 {
     int n = blocks_of(j) * j.rows * 4, g = lane_id() / 4;
-    __syncthreads(); /* nobody reads those of another family any more */
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < n; i += SKINNY_THREADS) {
         int c = i / 4 / j.rows * BLOCK_COLS;
@@ -139,23 +119,15 @@ __device__ static inline void find_inputs(const struct skinny_job &j, const stru
             made[u] = g < j.rows ? in.x[((c / BLOCK_COLS + u) * j.rows + g) * 4 + t] : make_uint4(0, 0, 0, 0);
         return;
     }
-    if constexpr (!is_float(F)) { /* registers are short, and the L1 has them */
+    struct raw_input raw[SLAB_BLOCKS], gains[SLAB_BLOCKS];
 #pragma unroll
-        for (int u = 0; u < SLAB_BLOCKS; u++) {
-            int at = c + u * BLOCK_COLS;
-            made[u] = make_block<F>(j, load_block<F>(j, g, at), load_gains<F>(j, at), at, squares);
-        }
-    } else {
-        struct raw_input raw[SLAB_BLOCKS], gains[SLAB_BLOCKS];
-#pragma unroll
-        for (int u = 0; u < SLAB_BLOCKS; u++) {
-            raw[u] = load_block<F>(j, g, c + u * BLOCK_COLS);
-            gains[u] = load_gains<F>(j, c + u * BLOCK_COLS);
-        }
-#pragma unroll
-        for (int u = 0; u < SLAB_BLOCKS; u++)
-            made[u] = make_block<F>(j, raw[u], gains[u], c + u * BLOCK_COLS, squares);
+    for (int u = 0; u < SLAB_BLOCKS; u++) {
+        raw[u] = load_block<F>(j, g, c + u * BLOCK_COLS);
+        gains[u] = load_gains<F>(j, c + u * BLOCK_COLS);
     }
+#pragma unroll
+    for (int u = 0; u < SLAB_BLOCKS; u++)
+        made[u] = make_block<F>(j, raw[u], gains[u], c + u * BLOCK_COLS, squares);
 }
 
 /* ---- the sum of the warps */
@@ -219,62 +191,20 @@ static_assert(TILE_OUTS * SKINNY_ROWS <= SKINNY_THREADS / 2, "each output of a t
 
 /* What a warp has under way, and where the slab behind it is. */
 template <enum family F> struct skinny_stream {
-    skinny_ring<F> *ring; /* 16 bits */
+    skinny_ring<F> *ring;
     int stage;
     struct skinny_cursor fetch;
-    struct slab_row<F> next[is_float(F) ? 1 : ahead<F>][2]; /* fewer bits */
 };
 
-/* Into the stage, or registers, that are free. */
+/* Into a stage that is free. */
 template <enum family F>
-__device__ static inline void fetch_next(const struct skinny_job &j, struct skinny_stream<F> *s, int stage,
-                                         struct slab_row<F> free[2])
+__device__ static inline void fetch_next(const struct skinny_job &j, struct skinny_stream<F> *s, int stage)
 {
-    if (s->fetch.units.at >= s->fetch.units.end)
-        return;
-    const struct weight_window &w = j.out[s->fetch.tile.out].w;
-    if constexpr (is_float(F))
-        fetch_slab<F>(s->ring, stage, w, s->fetch.tile.first, s->fetch.c);
-    else
-        load_tile<F>(w, s->fetch.tile.first, s->fetch.c, free);
-    cursor_next(j, &s->fetch);
-}
-
-template <enum family F>
-__device__ static inline void begin_stream(const struct skinny_job &j, struct skinny_stream<F> *s)
-{
-#pragma unroll
-    for (int i = 0; i < (is_float(F) ? STAGES : ahead<F>); i++) {
-        fetch_next<F>(j, s, i, s->next[is_float(F) ? 0 : i]);
-        if constexpr (is_float(F))
-            cp_async_commit();
+    if (s->fetch.units.at < s->fetch.units.end) {
+        fetch_slab<F>(s->ring, stage, j.out[s->fetch.tile.out].w, s->fetch.tile.first, s->fetch.c);
+        cursor_next(j, &s->fetch);
     }
-}
-
-template <enum family F>
-__device__ static inline void take_next(const struct skinny_job &j, struct skinny_stream<F> *s,
-                                        struct slab_row<F> slab[2])
-{
-    if constexpr (is_float(F)) {
-        cp_async_wait<STAGES - 1>();
-        take_slab<F>(*s->ring, s->stage, slab);
-    } else {
-        slab[0] = s->next[0][0], slab[1] = s->next[0][1];
-#pragma unroll
-        for (int i = 1; i < ahead<F>; i++)
-            s->next[i - 1][0] = s->next[i][0], s->next[i - 1][1] = s->next[i][1];
-        fetch_next<F>(j, s, 0, s->next[ahead<F> - 1]);
-    }
-}
-
-/* The slab is not needed any more. */
-template <enum family F> __device__ static inline void end_slab(const struct skinny_job &j, struct skinny_stream<F> *s)
-{
-    if constexpr (is_float(F)) {
-        fetch_next<F>(j, s, s->stage, s->next[0]);
-        cp_async_commit();
-        s->stage = s->stage + 1 == STAGES ? 0 : s->stage + 1;
-    }
+    cp_async_commit();
 }
 
 template <enum family F>
@@ -285,80 +215,77 @@ __device__ static void multiply_tile(const struct skinny_job &j, struct skinny_s
     for (int c = warp_id() * SLAB; c < j.out[0].w.cols; c += STEP) {
         uint4 made[SLAB_BLOCKS];
         find_inputs<F>(j, in, c, made, &sum->squares);
-        take_next<F>(j, s, slab);
+        cp_async_wait<STAGES - 1>();
+        take_slab<F>(*s->ring, s->stage, slab);
         multiply_slab<F>(slab, made, sum);
-        end_slab<F>(j, s);
+        fetch_next<F>(j, s, s->stage);
+        s->stage = s->stage + 1 == STAGES ? 0 : s->stage + 1;
     }
 }
 
-/* turn: tiles of this CTA before these. */
+/* A CTA's units. */
 template <enum family F>
 __device__ static void multiply_units(const struct skinny_job &j, struct skinny_units units, skinny_ring<F> *ring,
-                                      struct skinny_inputs in, struct skinny_space *sp, int *turn)
+                                      struct skinny_inputs in, struct skinny_space *sp)
 {
-    struct skinny_stream<F> s = {
-        ring, 0, cursor_at(j, units), {}
-    };
-    begin_stream<F>(j, &s);
+    int turn = 0;
+    struct skinny_stream<F> s = {ring, 0, cursor_at(j, units)};
+    for (int i = 0; i < STAGES; i++)
+        fetch_next<F>(j, &s, i);
     griddepcontrol_wait();
     if (in.x && units.at < units.end)
         make_inputs<F>(j, &in);
     for (; units.at < units.end; units.at += units.step) {
-        for (int which = 0; which <= (int)j.gated; which++, ++*turn) {
+        for (int which = 0; which <= (int)j.gated; which++, turn++) {
             struct sums sum = {{}, in.own};
             multiply_tile<F>(j, &s, in, &sum);
-            share_sums(sp, *turn % 2, sum);
+            share_sums(sp, turn % 2, sum);
         }
         __syncthreads();
-        store_sums(j, *sp, j.gated ? 0 : (*turn - 1) % 2, tile_of(j, units.at, 0), *turn);
+        store_sums(j, *sp, j.gated ? 0 : (turn - 1) % 2, tile_of(j, units.at, 0), turn);
         if (j.gated)
             __syncthreads(); /* both sides are read */
     }
 }
 
-/* F: the family of the first outputs, first units; G: of the last. kept: inputs are made once. */
-template <enum family F, enum family G>
+/* kept: inputs are made once. */
+template <enum family F>
 __global__ void __launch_bounds__(SKINNY_THREADS, SKINNY_CTAS)
-    skinny_kernel(const __grid_constant__ struct skinny_job j, int units, int first, bool kept)
+    skinny_kernel(const __grid_constant__ struct skinny_job j, int units, bool kept)
 {
     SHARED(space, struct skinny_space space);
     SHARED_BYTES(shared);
-    int own = (int)blockIdx.x, all = (int)gridDim.x, turn = 0;
     struct skinny_inputs in = {kept ? (uint4 *)(shared + ring_bytes<F>) : NULL, NULL, 0};
     in.squares = (float *)(in.x + blocks_of(j) * j.rows * 4);
     griddepcontrol_launch_dependents();
-    multiply_units<F>(j, {own, first, all}, (skinny_ring<F> *)shared, in, &space, &turn);
-    if constexpr (F != G)
-        multiply_units<G>(j, {first + (own + all - first % all) % all, units, all}, (skinny_ring<G> *)shared, in,
-                          &space, &turn);
+    multiply_units<F>(j, {(int)blockIdx.x, units, (int)gridDim.x}, (skinny_ring<F> *)shared, in, &space);
 }
 
 /* ---- launching */
 
-template <typename W> static cudaError_t launch_units(cudaStream_t s, const struct skinny_job *j)
+template <enum family F> static cudaError_t launch_units(cudaStream_t s, const struct skinny_job *j)
 {
-    constexpr enum family F = W::first, G = W::last;
-    static_assert(F == G || (!is_float(F) && !is_float(G)), "rings would overlap");
-    auto kernel = skinny_kernel<F, G>;
-    int units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS), first = units;
+    auto kernel = skinny_kernel<F>;
+    int units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS);
     int inputs = blocks_of(*j) * j->rows * 4 * (int)(sizeof(uint4) + sizeof(float));
     bool kept = inputs <= INPUT_BYTES;
     if (units == 0)
         return cudaSuccess;
-    for (int i = j->n_out - 1; F != G && i >= 0 && j->out[i].w.p.family == G; i--)
-        first -= ceil_div(j->out[i].w.rows, TILE_OUTS);
     dim3 grid(units < j->places ? units : j->places);
     size_t bytes = (size_t)(ring_bytes<F> + (kept ? inputs : 0));
     cudaError_t rc =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes<F> + INPUT_BYTES);
     if (rc)
         return rc;
-    if (j->pdl && is_float(F))
-        return launch_pdl(kernel, grid, dim3(SKINNY_THREADS), bytes, s, *j, units, first, kept);
-    return launch(kernel, grid, dim3(SKINNY_THREADS), bytes, s, *j, units, first, kept);
+    if (j->pdl)
+        return launch_pdl(kernel, grid, dim3(SKINNY_THREADS), bytes, s, *j, units, kept);
+    return launch(kernel, grid, dim3(SKINNY_THREADS), bytes, s, *j, units, kept);
 }
 
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j)
 {
-    return by_families(j, [&](auto of) { return launch_units<decltype(of)>(s, j); });
+    enum family f = j->out[0].w.p.family;
+    return f == FAM_F16    ? launch_units<FAM_F16>(s, j)
+           : f == FAM_BF16 ? launch_units<FAM_BF16>(s, j)
+                           : launch_lean(s, j);
 }

@@ -1,5 +1,5 @@
 /* Tensor cores and asynchronous copies, as the kernels of the default mode use them: mma of 16x8x16 in bf16 or f16
- * with f32 sums, ldmatrix, cp.async of 16 bytes, and programmatic dependent launch. CUDA C++ only. Invariant: every
+ * with f32 sums and of 16x8x32 bytes, ldmatrix, cp.async of 16 bytes, and programmatic dependent launch. CUDA C++ only. Invariant: every
  * name here has a host twin in tests/emulator/tensor_twins.h.
  *
  * Fragments, for lane = 4 g + t: a[0] is row g, k 2t and 2t+1; a[1] is row g+8; a[2] and a[3] are the same at k+8.
@@ -26,6 +26,23 @@ __device__ static inline void mma_f16(float c[4], const uint32_t a[4], const uin
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* 16x8x32 of signed bytes, exactly: the fragments of 16 bits, with two bytes of k in each element's place: a[0] is row
+ * g, k 4t .. 4t+3; a[2] and b[1] are at k+16. */
+__device__ static inline void mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* The first 16 of k alone. */
+__device__ static inline void mma_s8_half(int c[4], const uint32_t a[2], uint32_t b)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(b));
 }
 
 /* Two floats to nearest, the first in the low half. */
@@ -166,12 +183,17 @@ __device__ static inline void f8_to_bf16(uint32_t codes, uint32_t out[2])
 /* Four codes as two pairs of f16, exactly; NaN stays. */
 __device__ static inline void f8_to_f16(uint32_t codes, uint32_t out[2])
 {
+#if __CUDA_ARCH__ >= 890
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out[0]) : "h"((uint16_t)codes));
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out[1]) : "h"((uint16_t)(codes >> 16)));
+#else
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         uint32_t w = byte_perm(codes, 0, k ? 0x3424 : 0x1404), size = w & 0x7f007f00u;
         uint32_t nan = (size + 0x01000100u) & 0x80008000u; /* 0x7f and one carries into the upper bit */
         out[k] = mul_f16x2((w & 0x80008000u) | size >> 1 | nan >> 1, 0x5c005c00u); /* 256 */
     }
+#endif
 }
 
 /* What does not fit f16 must not become infinite; NaN stays. */

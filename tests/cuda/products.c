@@ -109,11 +109,6 @@ static double exactly(enum made in, const float *x, const float *x2, const float
                           : (double)x[k];
 }
 
-static double made(enum skinny_in in, const float *x, const float *gain, int k)
-{
-    return (double)bf16_to_f32(f32_to_bf16((float)exactly((enum made)in, x, NULL, gain, k)));
-}
-
 static double rms_inverse(const float *x, int n, double eps)
 {
     double s = 0;
@@ -130,6 +125,35 @@ struct product_case {
     int n_sms;                          /* slim: for so many the columns are cut into parts; 0: they are not */
 };
 
+/* Inputs [0, n) of a block as lean.cu rounds them: integers of its largest's size, or f16 near 2^13 of it. */
+static void round_block(float *x, int n, bool f16)
+{
+    float most = 0;
+    int exponent;
+    for (int k = 0; k < n; k++)
+        most = fmaxf(most, fabsf(x[k]));
+    frexpf(most, &exponent);
+    float d = most / 32512.0f, inverse = 32512.0f / most, two = ldexpf(1, exponent - 14);
+    for (int k = 0; k < n; k++)
+        x[k] = f16 ? two * f16_to_f32(f32_to_f16(x[k] / two)) : d * rintf(x[k] * inverse);
+}
+
+/* A row's inputs, without 1 / rms, as they are rounded before they are multiplied. */
+static double *round_inputs(const struct product_case *c, const float *x, const float *gain)
+{
+    double *to = mem_new_array((size_t)c->used, sizeof *to);
+    float *in = mem_new_array((size_t)c->used, sizeof *in);
+    bool lean = kinds[c->kind].q && !c->slim;
+    for (int k = 0; k < c->used; k++)
+        in[k] = (float)exactly((enum made)c->in, x, NULL, gain, k);
+    for (int k = 0; k < c->used && lean; k += BLOCK_COLS)
+        round_block(in + k, c->used - k < BLOCK_COLS ? c->used - k : BLOCK_COLS, kinds[c->kind].family == FAM_F8);
+    for (int k = 0; k < c->used; k++)
+        to[k] = (double)(lean ? in[k] : bf16_to_f32(f32_to_bf16(in[k])));
+    mem_free(in);
+    return to;
+}
+
 static float *random_rows(int rows, int ld, struct rng *r)
 {
     float *x = plane((size_t)rows * (size_t)ld * sizeof *x);
@@ -138,10 +162,9 @@ static float *random_rows(int rows, int ld, struct rng *r)
     return x;
 }
 
-/* An output may differ by what rounding a few inputs of its row the other way makes: those are made in another
- * precision here. */
 struct product_inputs {
-    const float *x, *gain; /* of the row */
+    const float *x;     /* a row */
+    const double *made; /* as round_inputs makes it */
 };
 
 /* What tensor cores may cut off a sum of so many products, over the sizes of these: eight at a time and the sum so far,
@@ -165,8 +188,7 @@ static double product_of(const struct product_case *c, const struct matrix *m, i
 {
     double scale = c->in == SKINNY_NORM ? rms_inverse(in->x, c->used, 1e-5) : 1, sum = 0, size = 0;
     for (int k = 0; k < c->used; k++) {
-        double t =
-            made(c->in, in->x, in->gain, k) * (double)m->wide[(size_t)out * (size_t)m->cols + (size_t)(c->col0 + k)];
+        double t = in->made[k] * (double)m->wide[(size_t)out * (size_t)m->cols + (size_t)(c->col0 + k)];
         sum += t;
         size += fabs(t);
     }
@@ -219,6 +241,29 @@ static void launch_product(const struct product_case *c, const struct skinny_job
     unified_free(r.arrived);
 }
 
+struct product_outputs {
+    const struct matrix *m;
+    float *const *bias, *const *before, *const *is;
+};
+
+static void check_row(const struct product_case *c, const struct product_outputs *to, int row, const float *x,
+                      const float *gain)
+{
+    double *made = round_inputs(c, x, gain);
+    const struct product_inputs in = {x, made};
+    for (int i = 0; c->gated && i < c->outs[0]; i++)
+        check_gated(c, to->m, 2 + i, &in,
+                    (const double[3]){c->bias ? (double)to->bias[0][i] : 0, c->bias ? (double)to->bias[1][i] : 0,
+                                      (double)to->is[0][row * c->outs[0] + i]});
+    for (int o = 0; o < c->n_out && !c->gated; o++)
+        for (int i = 0; i < c->outs[o]; i++) {
+            int at = row * c->outs[o] + i;
+            double base = (c->bias ? (double)to->bias[o][i] : 0) + (c->accumulate ? (double)to->before[o][at] : 0);
+            check_output(c, &to->m[o], 2 + i, &in, (const double[2]){base, (double)to->is[o][at]});
+        }
+    mem_free(made);
+}
+
 static void try_product(const struct product_case *c, uint64_t seed)
 {
     struct rng r;
@@ -249,19 +294,9 @@ static void try_product(const struct product_case *c, uint64_t seed)
                                        .ldy = c->outs[o]};
     }
     launch_product(c, &j);
-    for (int row = 0; c->gated && row < c->rows; row++)
-        for (int i = 0; i < c->outs[0]; i++)
-            check_gated(c, m, 2 + i, &(struct product_inputs){x + row * ld, gain},
-                        (const double[3]){c->bias ? (double)bias[0][i] : 0, c->bias ? (double)bias[1][i] : 0,
-                                          (double)y[0][row * c->outs[0] + i]});
+    for (int row = 0; row < c->rows; row++)
+        check_row(c, &(struct product_outputs){m, bias, before, y}, row, x + row * ld, gain);
     for (int o = 0; o < c->n_out; o++) {
-        for (int row = 0; !c->gated && row < c->rows; row++)
-            for (int i = 0; i < c->outs[o]; i++) {
-                double base =
-                    (c->bias ? (double)bias[o][i] : 0) + (c->accumulate ? (double)before[o][row * c->outs[o] + i] : 0);
-                check_output(c, &m[o], 2 + i, &(struct product_inputs){x + row * ld, gain},
-                             (const double[2]){base, (double)y[o][row * c->outs[o] + i]});
-            }
         free_matrix(&m[o]);
         unified_free(y[o]);
         unified_free(before[o]);
@@ -288,6 +323,25 @@ static void skinny_products_of_every_family(void **state)
                                      .accumulate = i % 3 == 1};
             try_product(&c, (uint64_t)kind * 100 + i);
         }
+}
+
+/* Inputs that do not fit are made in chunks (lean.cu): more tiles than whose sums can wait, gated ones too. */
+static void inputs_in_chunks(void **state)
+{
+    (void)state;
+    for (int kind = 2; kind < KINDS; kind++) {
+        bool gated = kind % 3 == 0;
+        struct product_case c = {.kind = kind,
+                                 .rows = 8,
+                                 .outs = {gated ? 50 : 100, gated ? 50 : 16},
+                                 .n_out = 2,
+                                 .cols = 6656,
+                                 .used = 6656,
+                                 .in = (enum skinny_in)(kind % 2),
+                                 .accumulate = kind == 4,
+                                 .gated = gated};
+        try_product(&c, (uint64_t)kind * 5); /* one CTA */
+    }
 }
 
 /* In one part, and in as many as there may be: 1,216 columns are ten slabs, the last one half empty. */
@@ -400,18 +454,19 @@ static void two_tiles_a_cta(void **state)
         7);
 }
 
-/* A row's sums are the same bits however many rows there are, in either kernel: whether inputs are kept or read again,
- * and whoever has which tile. */
-static void check_bits_of_rows(int kind, enum skinny_in in)
+/* A row's sums are the same bits however many rows there are, in any kernel: whether inputs are kept or read again
+ * (skinny.cu with 2,560 columns and more than 3 rows), or made in chunks while sums wait (lean.cu with 6,656 and 8), and
+ * whoever has which tile. */
+static void check_bits_of_rows(int kind, enum skinny_in in, int cols)
 {
     struct rng r;
     struct matrix m;
-    enum { COLS = 2560 }; /* inputs of few rows are kept by skinny.cu, those of more are not */
-    float first[48];
+    enum { OUTS = 160 };
+    float first[OUTS];
     rng_init(&r, 9);
-    make_matrix(&m, kind, 48, COLS, &r);
-    float *x = random_rows(SLIM_ROWS, COLS, &r), *gain = random_rows(1, COLS, &r),
-          *y = plane(SLIM_ROWS * 48 * sizeof *y);
+    make_matrix(&m, kind, OUTS, cols, &r);
+    float *x = random_rows(SLIM_ROWS, cols, &r), *gain = random_rows(1, cols, &r),
+          *y = plane(SLIM_ROWS * OUTS * sizeof *y);
     for (int i = 1; i <= SKINNY_ROWS + SLIM_ROWS; i += i < 18 ? 1 : 18) {
         bool slim = i > SKINNY_ROWS;
         int rows = slim ? i - SKINNY_ROWS : i;
@@ -419,11 +474,11 @@ static void check_bits_of_rows(int kind, enum skinny_in in)
                                .x = x,
                                .gain = gain,
                                .eps = 1e-5f,
-                               .ldx = COLS,
+                               .ldx = cols,
                                .rows = rows,
-                               .places = rows,
+                               .places = rows / 4 + 1,
                                .n_out = 1,
-                               .out = {{.w = {m.p, 0, 48, 0, COLS}, .y = y, .ldy = 48}}};
+                               .out = {{.w = {m.p, 0, OUTS, 0, cols}, .y = y, .ldy = OUTS}}};
         launch_product(&(struct product_case){.rows = rows, .slim = slim}, &j);
         if (rows == 1)
             memcpy(first, y, sizeof first);
@@ -438,9 +493,10 @@ static void check_bits_of_rows(int kind, enum skinny_in in)
 static void rows_do_not_depend_on_each_other(void **state)
 {
     (void)state;
-    check_bits_of_rows(1, SKINNY_NORM);
-    check_bits_of_rows(0, SKINNY_PLAIN);
-    check_bits_of_rows(7, SKINNY_NORM);
+    check_bits_of_rows(1, SKINNY_NORM, 2560);
+    check_bits_of_rows(0, SKINNY_PLAIN, 2560);
+    check_bits_of_rows(7, SKINNY_NORM, 6656);
+    check_bits_of_rows(10, SKINNY_PLAIN, 6656);
 }
 
 static void inputs_in_16_bits(void **state)
@@ -572,6 +628,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(skinny_products_of_every_family),
+        cmocka_unit_test(inputs_in_chunks),
         cmocka_unit_test(slim_products_of_every_family),
         cmocka_unit_test(gated_products),
         cmocka_unit_test(windows_of_columns),

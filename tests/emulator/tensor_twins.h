@@ -89,6 +89,33 @@ static inline void mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2])
     emulate_mma(c, a, b, f16_bits);
 }
 
+/* c += a b for 16x8x(16 halves) of signed bytes. */
+static inline void emulate_mma_s8(int c[4], const uint32_t *a, const uint32_t *b, int halves)
+{
+    int g = emulator_lane() / 4, t = emulator_lane() % 4;
+    emulator_words mine = {};
+    memcpy(mine.v, a, 8 * (size_t)halves);
+    memcpy(&mine.v[2], b, 4 * (size_t)halves);
+    const emulator_words *all = emulator_gather(mine);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16 * halves; k++) {
+            int8_t x[4][4], y[2][4];
+            memcpy(x, all[4 * g + k % 16 / 4].v, sizeof x);
+            memcpy(y, &all[4 * (2 * t + i % 2) + k % 16 / 4].v[2], sizeof y);
+            c[i] += x[i / 2 + k / 16 * 2][k % 4] * y[k / 16][k % 4];
+        }
+}
+
+static inline void mma_s8(int c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emulate_mma_s8(c, a, b, 2);
+}
+
+static inline void mma_s8_half(int c[4], const uint32_t a[2], uint32_t b)
+{
+    emulate_mma_s8(c, a, &b, 1);
+}
+
 static inline uint32_t pack_bf16(float low, float high)
 {
     return to_bf16_bits(low) | (uint32_t)to_bf16_bits(high) << 16;

@@ -1,0 +1,739 @@
+/* Linear layers for up to 8 rows of weights of 8 bits and fewer, where reading the weights should be all the work, and
+ * widening them is most of it: so integers are multiplied as such. A row's inputs are made once for each CTA, in blocks
+ * of 32 columns: two planes of int8, 256 high + low, and a scale (more precise than bf16), or for fp8 weights f16 and a
+ * power of two. Products with integer weights are exact; each block's is multiplied with both scales and added in f32.
+ *
+ * A CTA fills a multiprocessor: sixteen warps, which share the columns of a tile of 16 outputs, or of several tiles
+ * where there are few columns and many outputs. A warp takes a slab at a time, 128 bytes of each of 16 rows, which it
+ * has copied into shared memory itself, some slabs ahead and across the ends of tiles; scales and high bits come in
+ * registers, one slab ahead. Copies go past the L1, so the kernel may begin early (slim.cu says why others may not).
+ * Inputs that do not fit are made a chunk of columns after the other, for some tiles at a time, whose sums wait in
+ * shared memory meanwhile: in the order in which they would have been added anyway. Bound by memory bandwidth. A row's
+ * bits do not depend on the number of rows. */
+#include "kernels/cuda/slab.h"
+
+enum {
+    LEAN_WARPS = 16,
+    LEAN_THREADS = LEAN_WARPS * WARP,
+    LEAN_STAGES = 3,
+    ROW_BYTES = 128, /* of a slab */
+    ROW_PIECES = ROW_BYTES / 16,
+    PADDED = 8,         /* blocks: made inputs are a multiple, whatever a slab has */
+    CHUNK_BLOCKS = 128, /* made at once where not all fit */
+    CARRIED = 4,        /* tiles whose sums wait then */
+    TILE_SUMS = TILE_OUTS * SKINNY_ROWS,
+};
+template <enum family F> static constexpr int lean_blocks = bits_of(F) == 8 ? 4 : 8; /* of a slab */
+
+/* ---- shared memory */
+
+/* A block of a row: x is about d times its integers. */
+struct lean_input {
+    float d;
+    int32_t sum; /* of the integers, where weights have a zero point; where they have a min the bits of d times it */
+};
+
+struct lean_space {
+    uint4 ring[LEAN_WARPS][LEAN_STAGES][TILE_OUTS * ROW_PIECES];
+    float part[2][LEAN_WARPS][TILE_OUTS][SKINNY_ROWS + 1]; /* of a tile, and of the one before or the other of two */
+    float squares[SKINNY_ROWS][LEAN_WARPS];
+    uint4 rest[1]; /* sums that wait: float4 [CARRIED][LEAN_THREADS]; inputs: uint4 [blocks][rows][4]; their scales */
+};
+enum {
+    LEAN_FIXED = offsetof(struct lean_space, rest),
+    LEAN_REST = (227 << 10) - LEAN_FIXED,
+    CARRY_BYTES = CARRIED * LEAN_THREADS * 16,
+    INPUT_BYTES = 4 * 16 + (int)sizeof(struct lean_input), /* of a block of a row */
+};
+static_assert(CHUNK_BLOCKS * SKINNY_ROWS * INPUT_BYTES + CARRY_BYTES <= LEAN_REST, "a chunk fits");
+
+/* Is the zero point taken from a block's sum? Not where its halves have scales of their own. */
+__host__ __device__ static constexpr bool has_offset(enum family f)
+{
+    return zero_of(f) != 0 && f != FAM_K6;
+}
+
+/* How a product is cut: by the host. */
+struct lean_cut {
+    int units, first;      /* tiles, or pairs of gated ones; those of the first family */
+    int together;          /* tiles of a CTA at a time */
+    int chunks, per_chunk; /* per_chunk: blocks */
+};
+
+struct lean_inputs {
+    float4 *carry;
+    uint4 *x;
+    struct lean_input *scale;
+};
+
+__device__ static inline struct lean_inputs find_space(const struct skinny_job &j, const struct lean_cut &cut,
+                                                       struct lean_space *sp)
+{
+    uint4 *x = sp->rest + (cut.chunks > 1 ? CARRY_BYTES / 16 : 0);
+    return {(float4 *)sp->rest, x, (struct lean_input *)(x + cut.per_chunk * j.rows * 4)};
+}
+
+/* ---- inputs */
+
+/* A quad's largest, and NaN where an input is not finite. */
+__device__ static inline float block_max(float4 a, float4 b, float *poison)
+{
+    float most = 0, none = 0;
+    const float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int k = 0; k < 8; k++) {
+        most = fmaxf(most, fabsf(x[k]));
+        none = fmaf(x[k], 0.0f, none);
+    }
+#pragma unroll
+    for (int k = 1; k <= 2; k *= 2) {
+        most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, k));
+        none = none + __shfl_xor_sync(ALL_LANES, none, k);
+    }
+    *poison = none;
+    return most;
+}
+
+static constexpr float MOST = 127 * 256;
+
+/* Four integers in two planes of bytes. */
+__device__ static inline int split_bytes(float4 v, float inverse, uint32_t *high, uint32_t *low)
+{
+    const float x[4] = {v.x, v.y, v.z, v.w};
+    int sum = 0;
+    *high = *low = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int q = (int)rintf(fmaxf(-MOST, fminf(x[k] * inverse, MOST))), h = (q + 128) >> 8; /* NaN: any */
+        *high |= ((uint32_t)h & 255u) << 8 * k;
+        *low |= ((uint32_t)q & 255u) << 8 * k; /* q - 256 h, as a signed byte */
+        sum += q;
+    }
+    return sum;
+}
+
+/* The lane's eight inputs of a block as they are multiplied. */
+template <enum family F> __device__ static inline uint4 split_block(float4 a, float4 b, struct lean_input *to)
+{
+    enum { F16_EXPONENT = 13 };
+    float poison, most = block_max(a, b, &poison), d = 0, inverse = 0;
+    if constexpr (F == FAM_F8) {
+        uint32_t field = __float_as_uint(most) >> 23;
+        if (field > F16_EXPONENT && field < 255) {
+            d = __uint_as_float((field - F16_EXPONENT) << 23);
+            inverse = __uint_as_float((254 + F16_EXPONENT - field) << 23);
+        }
+        *to = {d + poison, 0};
+        return make_uint4(pack_f16(a.x * inverse, a.y * inverse), pack_f16(a.z * inverse, a.w * inverse),
+                          pack_f16(b.x * inverse, b.y * inverse), pack_f16(b.z * inverse, b.w * inverse));
+    } else {
+        if (most > 1e-30f) {
+            d = most / MOST;
+            inverse = MOST / most;
+        }
+        uint4 x;
+        int sum = split_bytes(a, inverse, &x.x, &x.z);
+        sum += split_bytes(b, inverse, &x.y, &x.w);
+        if constexpr (has_min(F) || has_offset(F)) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+        }
+        d = d + poison;
+        *to = {d, has_min(F) ? (int32_t)__float_as_uint(d * (float)sum) : sum};
+        return x;
+    }
+}
+
+/* Those of a chunk, in all rows, and their squares. */
+template <enum family F>
+__device__ static void make_inputs(const struct skinny_job &j, const struct lean_cut &cut, int chunk,
+                                   const struct lean_inputs &in, struct lean_space *sp)
+{
+    int left = (j.out[0].w.cols + BLOCK_COLS - 1) / BLOCK_COLS - chunk * cut.per_chunk;
+    int blocks = left < cut.per_chunk ? (left + PADDED - 1) / PADDED * PADDED : cut.per_chunk;
+    __syncthreads(); /* nobody reads others any more */
+    for (int row = 0; row < j.rows; row++) {
+        float squares = 0;
+#pragma unroll 2
+        for (int i = (int)threadIdx.x; i < blocks * 4; i += LEAN_THREADS) {
+            int block = i / 4, c = (chunk * cut.per_chunk + block) * BLOCK_COLS, t = lane_id() % 4;
+            struct raw_input raw = load_block<F>(j, row, c), gains = load_gains<F>(j, c);
+            float4 a = make_input(j, raw.first, gains.first, c + block_order<F>::first(t), &squares),
+                   b = make_input(j, raw.last, gains.last, c + block_order<F>::last(t), &squares);
+            struct lean_input scale;
+            in.x[(block * j.rows + row) * 4 + t] = split_block<F>(a, b, &scale);
+            if (t == 0)
+                in.scale[block * j.rows + row] = scale;
+        }
+        for (int k = WARP / 2; k; k /= 2)
+            squares = squares + __shfl_xor_sync(ALL_LANES, squares, k);
+        if (lane_id() == 0)
+            sp->squares[row][warp_id()] = chunk ? sp->squares[row][warp_id()] + squares : squares;
+    }
+    __syncthreads();
+}
+
+/* ---- the order of slabs, of one warp */
+
+struct lean_order {
+    int at, end, step;          /* units of this warp */
+    int turns, group;           /* of all tiles; that are multiplied before the next chunk is made */
+    int first_c, step_c;        /* columns of the warp in a chunk */
+    int chunks, per_chunk, all; /* columns */
+};
+
+__device__ static inline struct lean_order order_of(const struct skinny_job &j, const struct lean_cut &cut, int begin,
+                                                    int end, int slab)
+{
+    int kw = LEAN_WARPS / cut.together, all = (int)gridDim.x * cut.together,
+        own = (int)blockIdx.x * cut.together + warp_id() / kw;
+    struct lean_order o = {begin + (own + all - begin % all) % all, end, all, 0, 0, 0, 0, 0, 0, 0};
+    o.turns = (end - begin + all - 1) / all * (j.gated ? 2 : 1);
+    o.group = cut.chunks > 1 ? CARRIED : o.turns;
+    o.first_c = warp_id() % kw * slab;
+    o.step_c = kw * slab;
+    o.chunks = cut.chunks;
+    o.per_chunk = cut.per_chunk * BLOCK_COLS;
+    o.all = j.out[0].w.cols;
+    return o;
+}
+
+__device__ static inline int chunk_end(const struct lean_order &o, int chunk)
+{
+    return chunk + 1 < o.chunks ? (chunk + 1) * o.per_chunk : o.all;
+}
+
+__device__ static inline int unit_of(const struct skinny_job &j, const struct lean_order &o, int turn)
+{
+    return o.at + (j.gated ? turn / 2 : turn) * o.step;
+}
+
+__device__ static inline struct tile_at tile_of(const struct skinny_job &j, const struct lean_order &o, int turn)
+{
+    int unit = unit_of(j, o, turn);
+    return j.gated ? (struct tile_at){turn % 2, unit * TILE_OUTS} : find_tile(j, unit, TILE_OUTS);
+}
+
+/* A slab, and the lane's N rows of it: the blocks before each in its matrix. */
+template <int N> struct lean_cursor {
+    int from, chunk, turn, c, out; /* from: the group's first turn */
+    uint32_t row[N];
+};
+
+template <int N>
+__device__ static inline void find_rows(const struct skinny_job &j, const struct lean_order &o,
+                                        struct lean_cursor<N> *k)
+{
+    constexpr int APART = TILE_OUTS / N;
+    struct tile_at tile = tile_of(j, o, k->turn);
+    const struct weight_window &w = j.out[tile.out].w;
+    k->out = tile.out;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int row = tile.first + lane_id() / (WARP / APART) + APART * i;
+        k->row[i] = (uint32_t)(w.row0 + (row < w.rows ? row : w.rows - 1)) * (uint32_t)w.p.blocks;
+    }
+}
+
+/* The first slab from this turn on; from is past the last turn when there is none. */
+template <int N>
+__device__ static inline void settle(const struct skinny_job &j, const struct lean_order &o, struct lean_cursor<N> *k)
+{
+    for (; k->from < o.turns; k->from += o.group, k->chunk = 0, k->turn = k->from)
+        for (; k->chunk < o.chunks; k->chunk++, k->turn = k->from) {
+            int end = k->from + o.group < o.turns ? k->from + o.group : o.turns;
+            k->c = k->chunk * o.per_chunk + o.first_c;
+            if (k->c < chunk_end(o, k->chunk) && k->turn < end && unit_of(j, o, k->turn) < o.end) {
+                find_rows(j, o, k);
+                return;
+            }
+        }
+}
+
+template <int N>
+__device__ static inline struct lean_cursor<N> cursor_at(const struct skinny_job &j, const struct lean_order &o)
+{
+    struct lean_cursor<N> k = {};
+    settle(j, o, &k);
+    return k;
+}
+
+template <int N>
+__device__ static inline void cursor_next(const struct skinny_job &j, const struct lean_order &o,
+                                          struct lean_cursor<N> *k)
+{
+    k->c += o.step_c;
+    if (k->c < chunk_end(o, k->chunk))
+        return;
+    k->turn++;
+    settle(j, o, k);
+}
+
+/* ---- weights */
+
+/* Which piece of a row of a slab lies where the first should: so that rows that are read together lie in different
+ * banks. */
+template <enum family F> __device__ static inline int swizzle(int row)
+{
+    return bits_of(F) == 8 ? row % 4 * 2 : row % 8;
+}
+
+/* The lane's four pieces of a slab: piece lane % 8 of rows lane / 8, + 4, ... Past the end of a row its last piece:
+ * inputs are 0 there. */
+template <enum family F>
+__device__ static inline void fetch_slab(const struct skinny_job &j, const struct lean_cursor<4> &k, uint4 *to)
+{
+    constexpr int OF_BLOCK = bits_of(F) == 8 ? 2 : 1;
+    const struct weight_window &w = j.out[k.out].w;
+    int piece = lane_id() % ROW_PIECES, row = lane_id() / ROW_PIECES;
+    int at = (w.col0 + k.c) / BLOCK_COLS * OF_BLOCK + piece, last = w.p.blocks * OF_BLOCK - 1;
+    at = at < last ? at : last;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        cp_async(&to[(row + 4 * i) * ROW_PIECES + (piece ^ swizzle<F>(row + 4 * i))],
+                 (const uint4 *)w.p.q + (k.row[i] * OF_BLOCK + (uint32_t)at), true);
+}
+
+/* Scales and high bits of blocks t, t + 4 of rows g and g + 8, as they are loaded. */
+template <enum family F> struct lean_raw {
+    static constexpr int N = lean_blocks<F> / 4;
+    uint32_t s[2][N], d[2][N], h[2][N], h2[2][N];
+};
+
+template <enum family F>
+__device__ static inline void load_raw(const struct skinny_job &j, const struct lean_cursor<2> &k,
+                                       struct lean_raw<F> *to)
+{
+    const struct weight_planes &p = j.out[k.out].w.p;
+    int first = (j.out[k.out].w.col0 + k.c) / BLOCK_COLS + lane_id() % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int n = 0; n < lean_raw<F>::N; n++) {
+            int b = first + 4 * n < p.blocks ? first + 4 * n : p.blocks - 1;
+            uint32_t i = k.row[r] + (uint32_t)b;
+            if constexpr (F == FAM_F8)
+                to->s[r][n] = ((const uint32_t *)p.s)[i / 2];
+            else if constexpr (has_min(F) && !is_k(F))
+                to->s[r][n] = ((const uint32_t *)p.s)[i];
+            else
+                to->s[r][n] = ((const uint16_t *)p.s)[i];
+            if constexpr (is_k(F)) {
+                uint32_t super = k.row[r] / 8 + (uint32_t)b / 8; /* rows of K types have whole blocks of 256 */
+                to->d[r][n] = F == FAM_K6 ? ((const uint16_t *)p.d)[super] : ((const uint32_t *)p.d)[super];
+            }
+            if constexpr (bits_of(F) == 5)
+                to->h[r][n] = ((const uint32_t *)p.h)[i];
+            if constexpr (bits_of(F) == 6) {
+                uint2 h = ((const uint2 *)p.h)[i];
+                to->h[r][n] = h.x, to->h2[r][n] = h.y;
+            }
+        }
+}
+
+/* The scales of a block (of its halves, 6 bits), and its min. */
+struct lean_scale {
+    float d[2], m;
+};
+
+template <enum family F> __device__ static inline struct lean_scale scale_of(uint32_t s, uint32_t d)
+{
+    if constexpr (F == FAM_F8)
+        return {{__uint_as_float(s), 0}, 0};
+    float first = f16_bits((uint16_t)(is_k(F) ? d : s));
+    if constexpr (F == FAM_K6)
+        return {{first * (float)(int8_t)s, first * (float)(int8_t)(s >> 8)}, 0};
+    else if constexpr (is_k(F))
+        return {{first * (float)(s & 255u), 0}, 0.0f - f16_bits((uint16_t)(d >> 16)) * (float)(s >> 8)};
+    else
+        return {{first, 0}, has_min(F) ? f16_bits((uint16_t)(s >> 16)) : 0};
+}
+
+/* Four bytes, none above 63, less the zero point, if that is not taken from the sum. */
+template <enum family F> __device__ static inline uint32_t less_zero(uint32_t q)
+{
+    constexpr uint32_t zero = has_offset(F) ? 0 : (uint32_t)zero_of(F) * 0x01010101u;
+    return zero ? ((q | 0x80808080u) - zero) ^ 0x80808080u : q;
+}
+
+/* Integers of fewer than 8 bits: the lane's first four of a block and its last four. */
+template <enum family F> __device__ static inline uint2 widen(uint32_t q, uint32_t h, uint32_t h2)
+{
+    int t = lane_id() % 4;
+    uint32_t first = q & 0x0f0f0f0fu, last = q >> 4 & 0x0f0f0f0fu;
+    if constexpr (bits_of(F) == 5) {
+        first |= spread_bits(h >> 4 * t, 4);
+        last |= spread_bits(h >> (16 + 4 * t), 4);
+    }
+    if constexpr (bits_of(F) == 6) {
+        first |= spread_pairs(h >> 8 * t, 4);
+        last |= spread_pairs(h2 >> 8 * t, 4);
+    }
+    return {less_zero<F>(first), less_zero<F>(last)};
+}
+
+/* The lane's eight of block u of row g + 8 r; quad: its first lane, raw: of the slab. */
+template <enum family F>
+__device__ static inline uint2 take_weights(const uint4 *slab, int u, int r, const struct lean_raw<F> &raw)
+{
+    int g = lane_id() / 4, t = lane_id() % 4, quad = lane_id() - t;
+    const uint4 *row = slab + (g + 8 * r) * ROW_PIECES;
+    if constexpr (bits_of(F) == 8)
+        return ((const uint2 *)&row[(2 * u + t / 2) ^ swizzle<F>(g)])[t % 2];
+    uint32_t q = ((const uint32_t *)&row[u ^ swizzle<F>(g)])[t], h = 0, h2 = 0;
+    if constexpr (bits_of(F) == 5 || bits_of(F) == 6)
+        h = __shfl_sync(ALL_LANES, raw.h[r][u / 4], quad + u % 4);
+    if constexpr (bits_of(F) == 6)
+        h2 = __shfl_sync(ALL_LANES, raw.h2[r][u / 4], quad + u % 4);
+    return widen<F>(q, h, h2);
+}
+
+/* ---- the product */
+
+/* A lane's sums. PAIRED, up to 4 rows: both planes of a row are columns of one product, and the lane has outputs g and
+ * g + 8 of row t. Else, or fp8: output g of rows 2t and 2t + 1, output g + 8 of the same. */
+template <enum family F, bool PAIRED> static constexpr bool pairs = PAIRED && F != FAM_F8;
+
+struct lean_sums {
+    float acc[4];
+};
+
+/* Integers of rows g, g + 8 (w) with those of a block (x), halves [from, from + n). */
+template <bool PAIRED>
+__device__ static inline void dot_bytes(int dot[4], const uint2 w[2], const uint4 &x, int from, int n)
+{
+    int low[4] = {};
+    const uint32_t a[4] = {w[0].x, w[1].x, w[0].y, w[1].y}, high[2] = {x.x, x.y}, rest[2] = {x.z, x.w};
+    if (n == 2)
+        mma_s8(dot, a, high);
+    else
+        mma_s8_half(dot, a + 2 * from, high[from]);
+    if constexpr (PAIRED) {
+        dot[0] = dot[0] * 256 + dot[1];
+        dot[1] = dot[2] * 256 + dot[3];
+    } else {
+        if (n == 2)
+            mma_s8(low, a, rest);
+        else
+            mma_s8_half(low, a + 2 * from, rest[from]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            dot[i] = dot[i] * 256 + low[i];
+    }
+}
+
+/* What output i of the lane is: of which row of the two, and which of its two inputs. */
+template <bool PAIRED> __device__ static constexpr int out_row(int i)
+{
+    return PAIRED ? i : i / 2;
+}
+
+template <enum family F, bool PAIRED>
+__device__ static inline void multiply_block(const uint2 w[2], const uint4 &x, const struct lean_input in[2],
+                                             const struct lean_scale scale[2], struct lean_sums *s)
+{
+    constexpr int OUTS = PAIRED ? 2 : 4;
+    if constexpr (F == FAM_F8) {
+        float dot[4] = {};
+        uint32_t pair[2][4];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            f8_to_f16(w[r].x, &pair[r][0]);
+            f8_to_f16(w[r].y, &pair[r][2]);
+        }
+        const uint32_t first[4] = {pair[0][0], pair[1][0], pair[0][1], pair[1][1]},
+                       last[4] = {pair[0][2], pair[1][2], pair[0][3], pair[1][3]}, xs[4] = {x.x, x.y, x.z, x.w};
+        mma_f16(dot, first, &xs[0]);
+        mma_f16(dot, last, &xs[2]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s->acc[i] = fmaf(scale[i / 2].d[0] * in[i % 2].d, dot[i], s->acc[i]);
+    } else {
+#pragma unroll
+        for (int half = 0; half < (F == FAM_K6 ? 2 : 1); half++) {
+            int dot[4] = {};
+            dot_bytes<PAIRED>(dot, w, x, half, F == FAM_K6 ? 1 : 2);
+#pragma unroll
+            for (int i = 0; i < OUTS; i++) {
+                const struct lean_input &of = in[PAIRED ? 0 : i % 2];
+                int value = has_offset(F) ? dot[i] - zero_of(F) * of.sum : dot[i];
+                s->acc[i] = fmaf(scale[out_row<PAIRED>(i)].d[half] * of.d, (float)value, s->acc[i]);
+                if constexpr (has_min(F))
+                    s->acc[i] = fmaf(scale[out_row<PAIRED>(i)].m, __uint_as_float((uint32_t)of.sum), s->acc[i]);
+            }
+        }
+    }
+}
+
+/* Block `block` of the chunk: the lane's inputs and their scales. Lanes of rows that are not there repeat the last one;
+ * nobody reads what they get. */
+template <enum family F, bool PAIRED>
+__device__ static inline uint4 take_inputs(const struct skinny_job &j, const struct lean_inputs &in, int block,
+                                           struct lean_input scale[2])
+{
+    int g = lane_id() / 4, t = lane_id() % 4, last = j.rows - 1, n = PAIRED ? g / 2 : g;
+    const uint4 *x = &in.x[(block * j.rows + (n < last ? n : last)) * 4 + t];
+    const struct lean_input *of = &in.scale[block * j.rows];
+    if constexpr (PAIRED) {
+        scale[0] = of[t < last ? t : last];
+        uint2 half = ((const uint2 *)x)[g % 2];
+        return make_uint4(half.x, half.y, 0, 0);
+    }
+    scale[0] = of[2 * t < last ? 2 * t : last];
+    scale[1] = of[2 * t + 1 < last ? 2 * t + 1 : last];
+    return *x;
+}
+
+template <enum family F, bool PAIRED>
+__device__ static inline void multiply_slab(const struct skinny_job &j, const struct lean_inputs &in, int block,
+                                            const uint4 *slab, const struct lean_raw<F> &raw, struct lean_sums *s)
+{
+    int quad = lane_id() - lane_id() % 4;
+    struct lean_scale own[2][lean_raw<F>::N];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int n = 0; n < lean_raw<F>::N; n++)
+            own[r][n] = scale_of<F>(raw.s[r][n], raw.d[r][n]);
+#pragma unroll
+    for (int u = 0; u < lean_blocks<F>; u++) {
+        struct lean_input made[2];
+        struct lean_scale scale[2];
+        uint2 w[2];
+        uint4 x = take_inputs<F, PAIRED>(j, in, block + u, made);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            w[r] = take_weights<F>(slab, u, r, raw);
+            scale[r].d[0] = __shfl_sync(ALL_LANES, own[r][u / 4].d[0], quad + u % 4);
+            scale[r].d[1] = F == FAM_K6 ? __shfl_sync(ALL_LANES, own[r][u / 4].d[1], quad + u % 4) : 0;
+            scale[r].m = has_min(F) ? __shfl_sync(ALL_LANES, own[r][u / 4].m, quad + u % 4) : 0;
+        }
+        multiply_block<F, PAIRED>(w, x, made, scale, s);
+    }
+}
+
+/* ---- the sum of the warps */
+
+template <bool PAIRED> __device__ static inline void share_sums(struct lean_space *sp, int side, const lean_sums &s)
+{
+    int g = lane_id() / 4, t = lane_id() % 4, warp = warp_id();
+#pragma unroll
+    for (int i = 0; i < (PAIRED ? 2 : 4); i++)
+        sp->part[side][warp][g + out_row<PAIRED>(i) * 8][PAIRED ? t : 2 * t + i % 2] = s.acc[i];
+}
+
+__device__ static inline float row_scale(const struct skinny_job &j, const struct lean_space &sp, int row)
+{
+    if (j.in != SKINNY_NORM)
+        return 1;
+    float sum = 0;
+    for (int w = 0; w < LEAN_WARPS; w++)
+        sum += sp.squares[row][w];
+    return 1.0f / sqrtf(sum / (float)j.out[0].w.cols + j.eps);
+}
+
+__device__ static inline float add_parts(const float (*part)[TILE_OUTS][SKINNY_ROWS + 1], int n, int o, int row)
+{
+    float sum = 0;
+    for (int w = 0; w < n; w++)
+        sum += part[w][o][row];
+    return sum;
+}
+
+/* The outputs of a turn; by other warps than those of the turn before. o: of any warp, but for its first unit. */
+__device__ static void store_sums(const struct skinny_job &j, const struct lean_space &sp, const struct lean_order &o,
+                                  const struct lean_cut &cut, int turn)
+{
+    int n = LEAN_WARPS / cut.together, side = j.gated ? 0 : turn % 2, own = o.at - warp_id() / n;
+    int begin = ((int)threadIdx.x + turn * TILE_SUMS) % LEAN_THREADS;
+    for (int i = begin; i < cut.together * TILE_SUMS; i += LEAN_THREADS) {
+        int tile = i / TILE_SUMS, row = i % TILE_SUMS / TILE_OUTS;
+        struct lean_order of = o;
+        of.at = own + tile;
+        if (row >= j.rows || unit_of(j, of, turn) >= o.end)
+            continue;
+        struct tile_at f = tile_of(j, of, j.gated ? turn - 1 : turn);
+        int at = f.first + i % TILE_OUTS;
+        const struct skinny_out &to = j.out[f.out];
+        if (at >= to.w.rows)
+            continue;
+        float scale = row_scale(j, sp, row);
+        float sum = with_bias(to, at, add_parts(&sp.part[side][tile * n], n, i % TILE_OUTS, row) * scale);
+        if (j.gated)
+            sum = silu(sum) *
+                  with_bias(j.out[1], at, add_parts(&sp.part[1][tile * n], n, i % TILE_OUTS, row) * scale);
+        store_output(j, to, row, at, sum);
+    }
+}
+
+/* ---- a CTA */
+
+/* What a warp has under way. */
+template <enum family F> struct lean_stream {
+    struct lean_cursor<4> fetch; /* the slab to copy next */
+    struct lean_cursor<2> scale; /* the slab whose scales are `raw` */
+    struct lean_raw<F> raw;
+    int stage;
+};
+
+template <enum family F>
+__device__ static inline void fetch_next(const struct skinny_job &j, const struct lean_order &o,
+                                         struct lean_stream<F> *s, uint4 *to)
+{
+    if (s->fetch.from < o.turns) {
+        fetch_slab<F>(j, s->fetch, to);
+        cursor_next(j, o, &s->fetch);
+    }
+    cp_async_commit();
+}
+
+template <enum family F>
+__device__ static inline void begin_stream(const struct skinny_job &j, const struct lean_order &o,
+                                           struct lean_space *sp, struct lean_stream<F> *s)
+{
+    s->fetch = cursor_at<4>(j, o);
+    s->scale = cursor_at<2>(j, o);
+    s->stage = 0;
+    for (int i = 0; i < LEAN_STAGES; i++)
+        fetch_next<F>(j, o, s, sp->ring[warp_id()][i]);
+    if (s->scale.from < o.turns)
+        load_raw<F>(j, s->scale, &s->raw);
+}
+
+/* The warp's columns of a chunk of one tile. */
+template <enum family F, bool PAIRED>
+__device__ static inline void multiply_tile(const struct skinny_job &j, const struct lean_order &o, int chunk,
+                                            const struct lean_inputs &in, struct lean_space *sp,
+                                            struct lean_stream<F> *s, struct lean_sums *sums)
+{
+    for (int c = o.first_c, end = chunk_end(o, chunk) - chunk * o.per_chunk; c < end; c += o.step_c) {
+        uint4 *slab = sp->ring[warp_id()][s->stage];
+        struct lean_raw<F> raw = s->raw;
+        cursor_next(j, o, &s->scale);
+        if (s->scale.from < o.turns)
+            load_raw<F>(j, s->scale, &s->raw);
+        cp_async_wait<LEAN_STAGES - 1>();
+        __syncwarp(); /* what other lanes have copied */
+        multiply_slab<F, PAIRED>(j, in, c / BLOCK_COLS, slab, raw, sums);
+        __syncwarp();
+        fetch_next<F>(j, o, s, slab);
+        s->stage = s->stage + 1 == LEAN_STAGES ? 0 : s->stage + 1;
+    }
+}
+
+/* One turn: a tile of each group of warps, with the inputs of one chunk. */
+template <enum family F, bool PAIRED>
+__device__ static inline void take_turn(const struct skinny_job &j, const struct lean_order &o,
+                                        const struct lean_cut &cut, int chunk, int turn, struct lean_space *sp,
+                                        struct lean_stream<F> *s)
+{
+    struct lean_inputs in = find_space(j, cut, sp);
+    struct lean_sums sums = {};
+    float4 *carry = in.carry + turn % CARRIED * LEAN_THREADS + (int)threadIdx.x;
+    if (chunk) {
+        float4 was = *carry;
+        sums = {{was.x, was.y, was.z, was.w}};
+    }
+    if (unit_of(j, o, turn) < o.end)
+        multiply_tile<F, PAIRED>(j, o, chunk, in, sp, s, &sums);
+    if (chunk + 1 < o.chunks) {
+        *carry = make_float4(sums.acc[0], sums.acc[1], sums.acc[2], sums.acc[3]);
+        return;
+    }
+    share_sums<PAIRED>(sp, turn % 2, sums);
+    if (j.gated && turn % 2 == 0)
+        return;
+    __syncthreads();
+    store_sums(j, *sp, o, cut, turn);
+    if (j.gated)
+        __syncthreads(); /* both sides are read */
+}
+
+/* Units [begin, end). */
+template <enum family F, bool PAIRED_INTEGERS>
+__device__ static void multiply_units(const struct skinny_job &j, const struct lean_cut &cut, int begin, int end,
+                                      struct lean_space *sp)
+{
+    constexpr bool PAIRED = pairs<F, PAIRED_INTEGERS>;
+    struct lean_order o = order_of(j, cut, begin, end, lean_blocks<F> * BLOCK_COLS);
+    struct lean_stream<F> s;
+    begin_stream<F>(j, o, sp, &s);
+    griddepcontrol_wait();
+    for (int from = 0; from < o.turns; from += o.group)
+        for (int chunk = 0; chunk < o.chunks; chunk++) {
+            make_inputs<F>(j, cut, chunk, find_space(j, cut, sp), sp);
+            for (int turn = from; turn < from + o.group && turn < o.turns; turn++)
+                take_turn<F, PAIRED>(j, o, cut, chunk, turn, sp, &s);
+        }
+}
+
+/* F: the family of the first outputs, units [0, cut.first); G: of the last. */
+template <enum family F, enum family G, bool PAIRED>
+__global__ void __launch_bounds__(LEAN_THREADS, 1)
+    lean_kernel(const __grid_constant__ struct skinny_job j, const __grid_constant__ struct lean_cut cut)
+{
+    SHARED_BYTES(shared);
+    griddepcontrol_launch_dependents();
+    multiply_units<F, PAIRED>(j, cut, 0, cut.first, (struct lean_space *)shared);
+    if constexpr (F != G)
+        multiply_units<G, PAIRED>(j, cut, cut.first, cut.units, (struct lean_space *)shared);
+}
+
+/* ---- launching */
+
+static struct lean_cut cut_product(const struct skinny_job *j, int n_ctas)
+{
+    struct lean_cut c = {};
+    c.units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS);
+    int blocks = ceil_div(j->out[0].w.cols, PADDED * BLOCK_COLS) * PADDED;
+    c.first = c.units;
+    for (int i = j->n_out - 1; i >= 0 && j->out[i].w.p.family != j->out[0].w.p.family; i--)
+        c.first -= ceil_div(j->out[i].w.rows, TILE_OUTS);
+    int slabs = blocks / (bits_of(j->out[0].w.p.family) == 8 ? PADDED / 2 : PADDED);
+    /* More than one slab of a warp for the cost of a turn, and turns enough that the last one does not matter. */
+    for (c.together = 1; c.together < LEAN_WARPS && 4 * c.together * n_ctas <= c.units &&
+                         c.together * slabs <= LEAN_WARPS;)
+        c.together *= 2;
+    bool fits = blocks * j->rows * INPUT_BYTES <= LEAN_REST;
+    c.per_chunk = fits ? blocks : CHUNK_BLOCKS;
+    c.chunks = ceil_div(blocks, c.per_chunk);
+    return c;
+}
+
+template <typename W, bool PAIRED>
+static cudaError_t launch_kernel(cudaStream_t s, const struct skinny_job *j, const struct lean_cut &cut, int n_ctas)
+{
+    auto kernel = lean_kernel<W::first, W::last, PAIRED>;
+    size_t bytes = LEAN_FIXED + (size_t)cut.per_chunk * (size_t)j->rows * INPUT_BYTES +
+                   (size_t)(cut.chunks > 1 ? CARRY_BYTES : 0);
+    dim3 grid((unsigned)n_ctas);
+    cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, LEAN_FIXED + LEAN_REST);
+    if (rc)
+        return rc;
+    if (j->pdl)
+        return launch_pdl(kernel, grid, dim3(LEAN_THREADS), bytes, s, *j, cut);
+    return launch(kernel, grid, dim3(LEAN_THREADS), bytes, s, *j, cut);
+}
+
+template <typename W> static cudaError_t launch_rows(cudaStream_t s, const struct skinny_job *j)
+{
+    int most = j->places / SKINNY_CTAS > 1 ? j->places / SKINNY_CTAS : 1;
+    struct lean_cut cut = cut_product(j, most);
+    int ctas = ceil_div(cut.units, cut.together);
+    if (cut.units == 0)
+        return cudaSuccess;
+    ctas = ctas < most ? ctas : most;
+    if (j->rows <= SKINNY_ROWS / 2 && W::first != FAM_F8)
+        return launch_kernel<W, true>(s, j, cut, ctas);
+    return launch_kernel<W, false>(s, j, cut, ctas);
+}
+
+cudaError_t launch_lean(cudaStream_t s, const struct skinny_job *j)
+{
+    return by_families(j, [&](auto of) -> cudaError_t {
+        if constexpr (is_float(decltype(of)::first))
+            return cudaErrorInvalidValue;
+        else
+            return launch_rows<decltype(of)>(s, j);
+    });
+}
