@@ -54,13 +54,14 @@ template <int D> struct flash_state {
 struct flash_site {
     struct seq_at seq;
     const uint8_t *head;        /* of block 0 */
+    int kv;                     /* its kv head */
     int head0, heads, first, n; /* queries first .. first + n - 1 */
     int key0, key1;
 };
 
 __device__ static bool find_site(const struct flash_job &j, const struct flash_item &it, struct flash_site *s)
 {
-    int kv = (int)blockIdx.y;
+    int kv = s->kv;
     s->seq = j.step.seqs[it.seq];
     s->head0 = j.first_head[kv];
     s->heads = j.first_head[kv + 1] - s->head0;
@@ -290,11 +291,11 @@ __device__ static void pv_product(struct flash_state<D> *s, const uint16_t (*v)[
 
 /* The keys and values of these rows of the step, by the warps that have no queries or few. A call, so that the rounds
  * keep their registers. */
-__device__ __noinline__ static void write_new(const struct rope_write_job &j, const struct seq_at &seq, int row,
+__device__ __noinline__ static void write_new(const struct rope_write_job &j, struct seq_at seq, int kv, int row,
                                               int end)
 {
     for (row += FLASH_WARPS - 1 - warp_id(); row < end; row += FLASH_WARPS)
-        rope_into_cache(j, cache_row_of(j.write.step, j.write.kv, seq, row, (int)blockIdx.y), row, (int)blockIdx.y);
+        rope_into_cache(j, cache_row_of(j.write.step, j.write.kv, seq, row, kv), row, kv);
 }
 
 /* The tile's queries, after RoPE or as they are, in shared memory; from then on rows point there. */
@@ -404,17 +405,18 @@ __device__ static bool leave_part(const struct flash_item &it, const struct flas
             mine->row[r][D + 1] = v.z;
         }
     }
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) { /* its fences are those of all: a barrier is before the one and behind the other */
+        __threadfence();
         last = atomicAdd(arrived, 1u) == (uint32_t)it.n_parts - 1;
+        __threadfence();
+    }
     __syncthreads();
-    __threadfence();
     return last;
 }
 
 /* What parts count for in the results, while all of them are added: each part's factor, and one over the sum of their
- * weights. All loads of a query's parts are under way at once. */
+ * weights. */
 template <int D> struct flash_shares {
     float factor[FLASH_ROWS][FLASH_MOST_PARTS], inverse[FLASH_ROWS];
     static_assert(sizeof(float) * FLASH_ROWS * (FLASH_MOST_PARTS + 1) <= sizeof(struct flash_space<D, true>) &&
@@ -426,18 +428,18 @@ template <int D>
 __device__ static void share_parts(const struct flash_sums<D> *parts, int n, int queries, struct flash_shares<D> *to)
 {
     for (int r = warp_id(); r < queries; r += FLASH_WARPS) {
-        float m = -INFINITY, l = 0;
+        float own = -INFINITY, l = 0;
         for (int i = lane_id(); i < n; i += WARP) {
-            float x = __ldcg(&parts[i].row[r][D]);
-            to->factor[r][i] = x;
-            m = x > m ? x : m;
+            float2 ml = __ldcg((const float2 *)&parts[i].row[r][D]);
+            float most = ml.x > own ? ml.x : own;
+            to->factor[r][i] = ml.x;
+            l = most > -INFINITY ? l * exp2_fast(own - most) + ml.y * exp2_fast(ml.x - most) : ml.y;
+            own = most;
         }
-        m = warp_max(m);
-        for (int i = lane_id(); i < n; i += WARP) {
-            float f = m > -INFINITY ? exp2_fast(to->factor[r][i] - m) : 0;
-            to->factor[r][i] = f;
-            l += f * __ldcg(&parts[i].row[r][D + 1]);
-        }
+        float m = warp_max(own);
+        l = own > -INFINITY ? l * exp2_fast(own - m) : 0;
+        for (int i = lane_id(); i < n; i += WARP)
+            to->factor[r][i] = m > -INFINITY ? exp2_fast(to->factor[r][i] - m) : 0;
         for (int k = WARP / 2; k; k /= 2)
             l += __shfl_xor_sync(ALL_LANES, l, k);
         if (lane_id() == 0)
@@ -446,19 +448,36 @@ __device__ static void share_parts(const struct flash_sums<D> *parts, int n, int
     __syncthreads();
 }
 
-/* Four elements at once; in the order of the parts. */
+/* Four elements of a query, of PARTS_AT_ONCE parts from `first` on. */
+enum { PARTS_AT_ONCE = 8 };
+template <int D>
+__device__ static inline void load_parts(const struct flash_sums<D> *parts, int first, int n, int i,
+                                         float4 v[PARTS_AT_ONCE])
+{
+    int r = i / (D / 4), c = i % (D / 4) * 4;
+#pragma unroll
+    for (int k = 0; k < PARTS_AT_ONCE; k++)
+        v[k] = first + k < n ? __ldcg((const float4 *)&parts[first + k].row[r][c]) : make_float4(0, 0, 0, 0);
+}
+
+/* In the order of the parts. v: the first of them, which this thread has loaded for element 4 threadIdx.x already. */
 template <int D>
 __device__ static void store_parts(const struct flash_job &j, const struct flash_site &s,
-                                   const struct flash_sums<D> *parts, int n, const struct flash_shares<D> &shares)
+                                   const struct flash_sums<D> *parts, int n, const struct flash_shares<D> &shares,
+                                   float4 v[PARTS_AT_ONCE])
 {
     for (int i = (int)threadIdx.x; i < s.n * (D / 4); i += FLASH_THREADS) {
         int r = i / (D / 4), c = i % (D / 4) * 4;
         float4 o = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-        for (int p = 0; p < n; p++) {
-            float4 v = __ldcg((const float4 *)&parts[p].row[r][c]);
-            float f = shares.factor[r][p];
-            o = make_float4(fmaf(f, v.x, o.x), fmaf(f, v.y, o.y), fmaf(f, v.z, o.z), fmaf(f, v.w, o.w));
+        for (int first = 0; first < n; first += PARTS_AT_ONCE) {
+            if (first || i >= FLASH_THREADS)
+                load_parts<D>(parts, first, n, i, v);
+#pragma unroll
+            for (int k = 0; k < PARTS_AT_ONCE; k++) {
+                float f = first + k < n ? shares.factor[r][first + k] : 0;
+                o = make_float4(fmaf(f, v[k].x, o.x), fmaf(f, v[k].y, o.y), fmaf(f, v[k].z, o.z),
+                                fmaf(f, v[k].w, o.w));
+            }
         }
         int64_t at = (int64_t)(s.seq.row0 + r / s.heads) * j.ldo + (s.head0 + r % s.heads) * D + c;
         float f = shares.inverse[r];
@@ -480,13 +499,16 @@ __device__ static void end_narrow(const struct flash_job &j, const struct flash_
         }
         return;
     }
-    uint32_t *arrived = &j.arrived[(int)blockIdx.y * j.n_slots + it.slot];
-    struct flash_sums<D> *parts = (struct flash_sums<D> *)j.partial + (int64_t)blockIdx.y * j.n_parts + it.part0;
+    uint32_t *arrived = &j.arrived[s.kv * j.n_slots + it.slot];
+    struct flash_sums<D> *parts = (struct flash_sums<D> *)j.partial + (int64_t)s.kv * j.n_parts + it.part0;
     if (!leave_part<D>(it, s, sums, parts, arrived))
         return;
     struct flash_shares<D> *shares = (struct flash_shares<D> *)sums; /* nobody reads the warps' sums any more */
+    float4 first[PARTS_AT_ONCE] = {};
+    if ((int)threadIdx.x < s.n * (D / 4))
+        load_parts<D>(parts, 0, it.n_parts, (int)threadIdx.x, first); /* along with what share_parts loads */
     share_parts<D>(parts, it.n_parts, s.n, shares);
-    store_parts<D>(j, s, parts, it.n_parts, *shares);
+    store_parts<D>(j, s, parts, it.n_parts, *shares, first);
     if (threadIdx.x == 0)
         *arrived = 0;
 }
@@ -505,22 +527,27 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     SHARED_BYTES(shared);
     struct flash_space<D, F8> *sp = (struct flash_space<D, F8> *)shared;
     griddepcontrol_launch_dependents();
+    int place = (int)(WIDE ? blockIdx.x : blockIdx.y);
+    struct flash_site site = {};
+    struct flash_item it = j.items[place]; /* there is room for it, whether it counts or not */
+    site.kv = (int)(WIDE ? blockIdx.y : blockIdx.x);
+    bool here = place < *j.n_items && find_site(j, it, &site), writes = !WIDE && here && j.rope &&
+         site.key1 > site.seq.pos0, shares = !WIDE && (j.rope || j.half_q);
+    if (here && j.rope)
+        fetch_round<D, F8, fetched::old>(j, site, site.key0, sp, 0);
     griddepcontrol_wait();
-    struct flash_site site;
-    struct flash_item it = j.items[blockIdx.x]; /* there is room for it, whether it counts or not */
-    if ((int)blockIdx.x >= *j.n_items || !find_site(j, it, &site))
+    if (!here)
         return;
     struct flash_rows rows;
     struct flash_state<D> state;
     find_rows(j, site, &rows);
-    bool writes = !WIDE && j.rope && site.key1 > site.seq.pos0, shares = !WIDE && (j.rope || j.half_q);
+    if (!j.rope)
+        fetch_round<D, F8, fetched::all>(j, site, site.key0, sp, 0);
     if (writes) {
         int to_row = site.seq.row0 - site.seq.pos0;
-        fetch_round<D, F8, fetched::old>(j, site, site.key0, sp, 0);
-        write_new(j.rope_write, site.seq, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0),
-                  to_row + site.key1);
-    } else
-        fetch_round<D, F8, fetched::all>(j, site, site.key0, sp, 0);
+        write_new(j.rope_write, site.seq, site.kv,
+                  to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
+    }
     cp_async_commit();
     if (shares)
         share_queries<D>(j, site, queries_in<D>(sp), &rows);
@@ -557,7 +584,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
 
 template <enum cached C, int D, bool WIDE> static cudaError_t launch_one(cudaStream_t s, const struct flash_job *j)
 {
-    dim3 grid(j->most_items, j->kv.n_heads);
+    dim3 items(j->most_items, j->kv.n_heads), heads(j->kv.n_heads, j->most_items), grid = WIDE ? items : heads;
     if (j->pdl)
         return launch_pdl(flash_kernel<C, D, WIDE>, grid, dim3(FLASH_THREADS),
                           sizeof(struct flash_space<D, C == cached::f8>), s, *j);

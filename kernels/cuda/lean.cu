@@ -1,7 +1,7 @@
 /* Linear layers for up to 8 rows of weights of 8 bits and fewer, where reading the weights should be all the work, and
  * widening them is most of it: so integers are multiplied as such. A row's inputs are made once for each CTA, in blocks
- * of 32 columns: two planes of int8, 256 high + low, and a scale (more precise than bf16), or for fp8 weights f16 and a
- * power of two. Products with integer weights are exact; each block's is multiplied with both scales and added in f32.
+ * of 32 columns: two planes of int8, 256 high + low, or for fp8 weights f16, and a power of two (the largest keeps 14 bits,
+ * where bf16 has 8). Products with integer weights are exact; each block's is multiplied with both scales and added in f32.
  *
  * A CTA fills a multiprocessor: sixteen warps, which share the columns of a tile of 16 outputs, or of several tiles
  * where there are few columns and many outputs. A warp takes a slab at a time, 128 bytes of each of 16 rows, which it
@@ -21,6 +21,7 @@ enum {
     PADDED = 8,         /* blocks: made inputs are a multiple, whatever a slab has */
     CHUNK_BLOCKS = 128, /* made at once where not all fit */
     CARRIED = 4,        /* tiles whose sums wait then */
+    MADE = 4,           /* pieces of inputs that a thread makes at once */
     TILE_SUMS = TILE_OUTS * SKINNY_ROWS,
 };
 template <enum family F> static constexpr int lean_blocks = bits_of(F) == 8 ? 4 : 8; /* of a slab */
@@ -94,8 +95,6 @@ __device__ static inline float block_max(float4 a, float4 b, float *poison)
     return most;
 }
 
-static constexpr float MOST = 127 * 256;
-
 /* Four integers in two planes of bytes. */
 __device__ static inline int split_bytes(float4 v, float inverse, uint32_t *high, uint32_t *low)
 {
@@ -104,7 +103,7 @@ __device__ static inline int split_bytes(float4 v, float inverse, uint32_t *high
     *high = *low = 0;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        int q = (int)rintf(fmaxf(-MOST, fminf(x[k] * inverse, MOST))), h = (q + 128) >> 8; /* NaN: any */
+        int q = (int)rintf(fmaxf(-16384, fminf(x[k] * inverse, 16384))), h = (q + 128) >> 8; /* NaN: any */
         *high |= ((uint32_t)h & 255u) << 8 * k;
         *low |= ((uint32_t)q & 255u) << 8 * k; /* q - 256 h, as a signed byte */
         sum += q;
@@ -112,25 +111,22 @@ __device__ static inline int split_bytes(float4 v, float inverse, uint32_t *high
     return sum;
 }
 
-/* The lane's eight inputs of a block as they are multiplied. */
+/* The lane's eight inputs of a block as they are multiplied. d is a power of two, so that what fits is exact. */
 template <enum family F> __device__ static inline uint4 split_block(float4 a, float4 b, struct lean_input *to)
 {
-    enum { F16_EXPONENT = 13 };
-    float poison, most = block_max(a, b, &poison), d = 0, inverse = 0;
+    enum { EXPONENT = 13 }; /* the largest becomes 2^13 and more, but less than 2^14 */
+    float poison, d = 0, inverse = 0;
+    uint32_t field = __float_as_uint(block_max(a, b, &poison)) >> 23;
+    if (field > EXPONENT && field < 255) {
+        d = __uint_as_float((field - EXPONENT) << 23);
+        inverse = __uint_as_float((254 + EXPONENT - field) << 23);
+    }
+    d = d + poison;
     if constexpr (F == FAM_F8) {
-        uint32_t field = __float_as_uint(most) >> 23;
-        if (field > F16_EXPONENT && field < 255) {
-            d = __uint_as_float((field - F16_EXPONENT) << 23);
-            inverse = __uint_as_float((254 + F16_EXPONENT - field) << 23);
-        }
-        *to = {d + poison, 0};
+        *to = {d, 0};
         return make_uint4(pack_f16(a.x * inverse, a.y * inverse), pack_f16(a.z * inverse, a.w * inverse),
                           pack_f16(b.x * inverse, b.y * inverse), pack_f16(b.z * inverse, b.w * inverse));
     } else {
-        if (most > 1e-30f) {
-            d = most / MOST;
-            inverse = MOST / most;
-        }
         uint4 x;
         int sum = split_bytes(a, inverse, &x.x, &x.z);
         sum += split_bytes(b, inverse, &x.y, &x.w);
@@ -138,9 +134,38 @@ template <enum family F> __device__ static inline uint4 split_block(float4 a, fl
             sum += __shfl_xor_sync(ALL_LANES, sum, 1);
             sum += __shfl_xor_sync(ALL_LANES, sum, 2);
         }
-        d = d + poison;
         *to = {d, has_min(F) ? (int32_t)__float_as_uint(d * (float)sum) : sum};
         return x;
+    }
+}
+
+/* MADE pieces of 8 elements of one lane, so that all their loads are under way together: piece i of n rows from `row` on
+ * (ACROSS false), or of one row n pieces LEAN_THREADS apart. squares: of each row. */
+template <enum family F, bool ACROSS>
+__device__ static inline void make_pieces(const struct skinny_job &j, const struct lean_inputs &in, int first_c, int i,
+                                          int row, int n, float squares[MADE])
+{
+    struct raw_input raw[MADE], gains[MADE];
+    int t = lane_id() % 4;
+#pragma unroll
+    for (int k = 0; k < MADE; k++) {
+        int c = first_c + (i + (ACROSS && k < n ? k * LEAN_THREADS : 0)) / 4 * BLOCK_COLS;
+        raw[k] = load_block<F>(j, k < n ? row + (ACROSS ? 0 : k) : j.rows, c); /* past the last row: 0 */
+        gains[k] = ACROSS || k == 0 ? load_gains<F>(j, c) : gains[0];
+    }
+#pragma unroll
+    for (int k = 0; k < MADE; k++) {
+        int block = (i + (ACROSS ? k * LEAN_THREADS : 0)) / 4, c = first_c + block * BLOCK_COLS;
+        int to = block * j.rows + row + (ACROSS ? 0 : k);
+        float *own = &squares[ACROSS ? 0 : k];
+        if (k >= n)
+            return;
+        float4 a = make_input(j, raw[k].first, gains[k].first, c + block_order<F>::first(t), own),
+               b = make_input(j, raw[k].last, gains[k].last, c + block_order<F>::last(t), own);
+        struct lean_input scale;
+        in.x[to * 4 + t] = split_block<F>(a, b, &scale);
+        if (t == 0)
+            in.scale[to] = scale;
     }
 }
 
@@ -149,26 +174,25 @@ template <enum family F>
 __device__ static void make_inputs(const struct skinny_job &j, const struct lean_cut &cut, int chunk,
                                    const struct lean_inputs &in, struct lean_space *sp)
 {
-    int left = (j.out[0].w.cols + BLOCK_COLS - 1) / BLOCK_COLS - chunk * cut.per_chunk;
-    int blocks = left < cut.per_chunk ? (left + PADDED - 1) / PADDED * PADDED : cut.per_chunk;
+    int left = (j.out[0].w.cols + BLOCK_COLS - 1) / BLOCK_COLS - chunk * cut.per_chunk, own = (int)threadIdx.x;
+    int n = 4 * (left < cut.per_chunk ? (left + PADDED - 1) / PADDED * PADDED : cut.per_chunk);
+    int first_c = chunk * cut.per_chunk * BLOCK_COLS;
     __syncthreads(); /* nobody reads others any more */
-    for (int row = 0; row < j.rows; row++) {
-        float squares = 0;
-#pragma unroll 2
-        for (int i = (int)threadIdx.x; i < blocks * 4; i += LEAN_THREADS) {
-            int block = i / 4, c = (chunk * cut.per_chunk + block) * BLOCK_COLS, t = lane_id() % 4;
-            struct raw_input raw = load_block<F>(j, row, c), gains = load_gains<F>(j, c);
-            float4 a = make_input(j, raw.first, gains.first, c + block_order<F>::first(t), &squares),
-                   b = make_input(j, raw.last, gains.last, c + block_order<F>::last(t), &squares);
-            struct lean_input scale;
-            in.x[(block * j.rows + row) * 4 + t] = split_block<F>(a, b, &scale);
-            if (t == 0)
-                in.scale[block * j.rows + row] = scale;
+    for (int row = 0; row < j.rows; row += MADE) {
+        float squares[MADE] = {};
+        if (j.rows == 1)
+            for (int i = own; i < n; i += MADE * LEAN_THREADS)
+                make_pieces<F, true>(j, in, first_c, i, 0, (n - i + LEAN_THREADS - 1) / LEAN_THREADS, squares);
+        else
+            for (int i = own; i < n; i += LEAN_THREADS)
+                make_pieces<F, false>(j, in, first_c, i, row, j.rows - row, squares);
+#pragma unroll
+        for (int r = 0; r < MADE; r++) {
+            for (int k = WARP / 2; k; k /= 2)
+                squares[r] = squares[r] + __shfl_xor_sync(ALL_LANES, squares[r], k);
+            if (lane_id() == 0 && row + r < j.rows)
+                sp->squares[row + r][warp_id()] = chunk ? sp->squares[row + r][warp_id()] + squares[r] : squares[r];
         }
-        for (int k = WARP / 2; k; k /= 2)
-            squares = squares + __shfl_xor_sync(ALL_LANES, squares, k);
-        if (lane_id() == 0)
-            sp->squares[row][warp_id()] = chunk ? sp->squares[row][warp_id()] + squares : squares;
     }
     __syncthreads();
 }

@@ -181,9 +181,17 @@ template <int WARPS> __device__ static inline float cta_sum(float v)
 /* 1 / rms of n elements, the same in all lanes of the warp; lanes 0..15 have the sums. */
 template <typename At> __device__ static inline float rms_inverse(At x, int n, float eps)
 {
+    enum { AT_ONCE = 8 };
     float sum = 0;
-    for (int i = lane_id(); i < n && lane_id() < 16; i += 16)
-        sum = fmaf(x(i), x(i), sum);
+    for (int first = lane_id(); first < n && lane_id() < 16; first += AT_ONCE * 16) {
+        float v[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) /* all loads are under way at once */
+            v[k] = first + 16 * k < n ? x(first + 16 * k) : 0;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            sum = fmaf(v[k], v[k], sum);
+    }
     sum = sum_sixteen(sum);
     sum = __shfl_sync(ALL_LANES, sum, 0);
     return 1.0f / sqrtf(sum / (float)n + eps);

@@ -265,12 +265,14 @@ static void multiply_f8(struct device *d, const struct linear_args *a)
 
 /* ---- the way */
 
-/* All that this device has for such a product, the rule's first. */
+/* All that this device has for such a product, the rule's first. Where kernels begin early the one for fewest rows is
+ * alone: a trial would not see what it gains by that. */
 static int list_ways(const struct device *d, const struct linear_args *a, int ways[TUNING_WAYS])
 {
     enum family f = family_of(a, 0);
     int n = 0, rows = a->rows;
-    bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, slim = !d->no_slim && rows <= SLIM_ROWS, plain = f <= FAM_BF16,
+    bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, plain = f <= FAM_BF16,
+         slim = !d->no_slim && rows <= SLIM_ROWS && !(skinny && d->pdl),
          widens = !plain && d->lt && rows > SLIM_ROWS, library = plain && d->lt && rows >= LIBRARY_ROWS;
     if (library)
         ways[n++] = WAY_WIDE;

@@ -110,21 +110,24 @@ __device__ static __forceinline__ mass_t cta_max(struct sample_space *s, mass_t 
 
 /* ---- passes over the row */
 
-/* f(i, x[i]) of this thread's elements; several are on their way at once, whatever f writes. */
+/* f(i, x[i]) of this thread's elements; several are on their way at once, whatever f writes. Rows of any length begin
+ * anywhere: only those that begin at 16 bytes are read by as many. */
 template <typename F> __device__ static __forceinline__ void each_logit(const float *x, int n, F f)
 {
-    enum { AT_ONCE = 8 };
-    int i = (int)threadIdx.x;
-    for (; i + (AT_ONCE - 1) * SAMPLE_THREADS < n; i += AT_ONCE * SAMPLE_THREADS) {
-        float v[AT_ONCE];
+    enum { AT_ONCE = 4, STEP = 4 * SAMPLE_THREADS };
+    int all = (uintptr_t)x % sizeof(float4) == 0 ? n / (AT_ONCE * STEP) * (AT_ONCE * STEP) : 0;
+    for (int i = 4 * (int)threadIdx.x; i < all; i += AT_ONCE * STEP) {
+        float4 v[AT_ONCE];
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            v[k] = x[i + k * SAMPLE_THREADS];
+            v[k] = *(const float4 *)&x[i + k * STEP];
 #pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            f(i + k * SAMPLE_THREADS, v[k]);
+        for (int k = 0; k < AT_ONCE; k++) {
+            f(i + k * STEP, v[k].x), f(i + k * STEP + 1, v[k].y);
+            f(i + k * STEP + 2, v[k].z), f(i + k * STEP + 3, v[k].w);
+        }
     }
-    for (; i < n; i += SAMPLE_THREADS)
+    for (int i = all + (int)threadIdx.x; i < n; i += SAMPLE_THREADS)
         f(i, x[i]);
 }
 

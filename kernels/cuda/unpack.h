@@ -48,16 +48,16 @@ __device__ static inline float block_min(enum family f, const struct weight_plan
     return 0.0f - f16_bits(((const uint16_t *)p.d)[2 * super + 1]) * (float)((const uint8_t *)p.s)[2 * i + 1];
 }
 
-/* Four bits of a byte each, spread from the low bits of x to bit `at` of the four bytes. */
+/* The low four bits of x, each in bit `at` of a byte of its own: four copies, 7 bits apart, that do not overlap. */
 __device__ static inline uint32_t spread_bits(uint32_t x, int at)
 {
-    return ((x & 1u) | (x & 2u) << 7 | (x & 4u) << 14 | (x & 8u) << 21) << at;
+    return (x & 15u) * (0x00204081u << at) & 0x01010101u << at;
 }
 
-/* The same for four pairs of bits. */
+/* The same for four pairs of bits: even and odd pairs apart; where copies overlap, bits are not used. */
 __device__ static inline uint32_t spread_pairs(uint32_t x, int at)
 {
-    return ((x & 3u) | (x & 0xcu) << 6 | (x & 0x30u) << 12 | (x & 0xc0u) << 18) << at;
+    return ((x & 0x33u) * (0x1001u << at) + (x & 0xccu) * (0x40040u << at)) & 0x03030303u << at;
 }
 
 /* Block i as eight words of four bytes: elements 4k .. 4k+3 in word k, unsigned with zero_of inside, 8 bits signed or a

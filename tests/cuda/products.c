@@ -125,7 +125,7 @@ struct product_case {
     int n_sms;                          /* slim: for so many the columns are cut into parts; 0: they are not */
 };
 
-/* Inputs [0, n) of a block as lean.cu rounds them: integers of its largest's size, or f16 near 2^13 of it. */
+/* Inputs [0, n) of a block as lean.cu rounds them: to integers, or to f16, of which the largest has 14 bits. */
 static void round_block(float *x, int n, bool f16)
 {
     float most = 0;
@@ -133,9 +133,9 @@ static void round_block(float *x, int n, bool f16)
     for (int k = 0; k < n; k++)
         most = fmaxf(most, fabsf(x[k]));
     frexpf(most, &exponent);
-    float d = most / 32512.0f, inverse = 32512.0f / most, two = ldexpf(1, exponent - 14);
+    float d = ldexpf(1, exponent - 14);
     for (int k = 0; k < n; k++)
-        x[k] = f16 ? two * f16_to_f32(f32_to_f16(x[k] / two)) : d * rintf(x[k] * inverse);
+        x[k] = d * (f16 ? f16_to_f32(f32_to_f16(x[k] / d)) : rintf(x[k] / d));
 }
 
 /* A row's inputs, without 1 / rms, as they are rounded before they are multiplied. */

@@ -170,6 +170,7 @@ static void open_device(struct bench *b, struct tuning *t, enum dtype type)
     if (backend_cuda()->open(&b->d, &o, &e))
         fail_msg("%s", e.text);
     n_sms = b->d->n_sms = 1; /* so that there is a finer cut of so small a product */
+    b->d->pdl = false;       /* so that all ways are tried */
     load(b);
     b->x = backend_cuda()->alloc(b->d, bytes);
     b->y = backend_cuda()->alloc(b->d, bytes);
@@ -269,7 +270,7 @@ static void the_fastest_way_is_taken(void **state)
         {DT_BF16, 12, {0, 10, 11, 5, 0}, WAY_SLIM, WAY_WIDE},
         {DT_BF16, 60, {0, 4, 11, 5, 0}, WAY_WIDE, WAY_SLIM},
         {DT_Q8_0, 3, {10, 5, 6, 0, 0}, WAY_SKINNY, WAY_SLIM},
-        {DT_Q8_0, 8, {5, 10, 10, 0, 0}, WAY_SLIM, WAY_SKINNY},
+        {DT_Q8_0, 8, {10, 5, 10, 0, 0}, WAY_SKINNY, WAY_SLIM},
         {DT_Q8_0, 40, {0, 10, 10, 5, 0}, WAY_SLIM, WAY_WIDE},
         {DT_Q8_0, 120, {0, 0, 0, 10, 2}, WAY_WIDE, WAY_WIDENED},
         {DT_Q8_0, 500, {0, 0, 0, 3, 10}, WAY_WIDENED, WAY_WIDE},
@@ -291,6 +292,26 @@ static void the_fastest_way_is_taken(void **state)
         close_device(&b);
         tuning_ops()->close(t);
     }
+}
+
+/* Where kernels begin early a trial would not see what the one for fewest rows gains by it. */
+static void what_begins_early_is_not_tried(void **state)
+{
+    struct tuning *t = tuning_ops()->open(NULL, "here");
+    struct tuning_report r;
+    struct bench b;
+    (void)state;
+    ways_take(10, 5, 6, 0, 0);
+    open_device(&b, t, DT_BF16);
+    b.d->pdl = true;
+    tuning_ops()->begin(t);
+    multiply(&b, 8, 9);
+    assert_int_equal(taken[WAY_SKINNY], 9);
+    assert_false(tuning_ops()->wants(t));
+    tuning_ops()->settle(t, &r);
+    assert_int_equal(r.n_products, 0);
+    close_device(&b);
+    tuning_ops()->close(t);
 }
 
 /* What the library proposes second may be faster, for the number of rows that it was proposed for. */
@@ -601,6 +622,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_way_is_taken),
+        cmocka_unit_test(what_begins_early_is_not_tried),
         cmocka_unit_test(the_librarys_proposals_are_tried),
         cmocka_unit_test(rows_between_go_by_the_next_size),
         cmocka_unit_test(devices_choose_alike),
