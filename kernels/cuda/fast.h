@@ -34,11 +34,15 @@ struct skinny_job {
     float eps;
     bool accumulate;
     bool gated; /* of two outputs as large as each other silu(first) * second goes into the first; never accumulated */
+    float *partial;    /* lean.cu: as lean_needs says */
+    uint32_t *arrived; /* the same; zero between launches */
     bool pdl;   /* up to SKINNY_ROWS: programmatic dependent launch, on devices of compute capability 9: tensor.h */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
 cudaError_t launch_lean(cudaStream_t s, const struct skinny_job *j); /* by launch_skinny */
+/* Floats of `partial` and counters, whatever the number of rows. Weights of 8 bits and fewer. */
+void lean_needs(const struct skinny_job *j, size_t *floats, size_t *counters);
 /* May the first outputs be of family f and the last ones of g? So it is with q, k and v in files called Q4_K_M and the
  * like, also where their columns are no multiple of 256 and other types stand in for those of K. */
 static inline bool skinny_mixes(enum family f, enum family g)

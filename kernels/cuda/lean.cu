@@ -7,9 +7,9 @@
  * where there are few columns and many outputs. A warp takes a slab at a time, 128 bytes of each of 16 rows, which it
  * has copied into shared memory itself, some slabs ahead and across the ends of tiles; scales and high bits come in
  * registers, one slab ahead. Copies go past the L1, so the kernel may begin early (slim.cu says why others may not).
- * Inputs that do not fit are made a chunk of columns after the other, for some tiles at a time, whose sums wait in
- * shared memory meanwhile: in the order in which they would have been added anyway. Bound by memory bandwidth. A row's
- * bits do not depend on the number of rows. */
+ * Columns whose inputs would not fit, were there 8 rows, are cut into parts: CTAs with the same tiles have one each, and
+ * the last of them to finish adds up what all have left, in order. Bound by memory bandwidth. A row's bits do not depend
+ * on the number of rows. */
 #include "kernels/cuda/slab.h"
 
 enum {
@@ -18,10 +18,8 @@ enum {
     LEAN_STAGES = 3,
     ROW_BYTES = 128, /* of a slab */
     ROW_PIECES = ROW_BYTES / 16,
-    PADDED = 8,         /* blocks: made inputs are a multiple, whatever a slab has */
-    CHUNK_BLOCKS = 128, /* made at once where not all fit */
-    CARRIED = 4,        /* tiles whose sums wait then */
-    MADE = 4,           /* pieces of inputs that a thread makes at once */
+    PADDED = 8, /* blocks: made inputs are a multiple, whatever a slab has */
+    MADE = 4,   /* pieces of inputs that a thread makes at once */
     TILE_SUMS = TILE_OUTS * SKINNY_ROWS,
 };
 template <enum family F> static constexpr int lean_blocks = bits_of(F) == 8 ? 4 : 8; /* of a slab */
@@ -38,15 +36,13 @@ struct lean_space {
     uint4 ring[LEAN_WARPS][LEAN_STAGES][TILE_OUTS * ROW_PIECES];
     float part[2][LEAN_WARPS][TILE_OUTS][SKINNY_ROWS + 1]; /* of a tile, and of the one before or the other of two */
     float squares[SKINNY_ROWS][LEAN_WARPS];
-    uint4 rest[1]; /* sums that wait: float4 [CARRIED][LEAN_THREADS]; inputs: uint4 [blocks][rows][4]; their scales */
+    uint4 rest[1]; /* inputs: uint4 [blocks][rows][4]; then their scales */
 };
 enum {
     LEAN_FIXED = offsetof(struct lean_space, rest),
     LEAN_REST = (227 << 10) - LEAN_FIXED,
-    CARRY_BYTES = CARRIED * LEAN_THREADS * 16,
     INPUT_BYTES = 4 * 16 + (int)sizeof(struct lean_input), /* of a block of a row */
 };
-static_assert(CHUNK_BLOCKS * SKINNY_ROWS * INPUT_BYTES + CARRY_BYTES <= LEAN_REST, "a chunk fits");
 
 /* Is the zero point taken from a block's sum? Not where its halves have scales of their own. */
 __host__ __device__ static constexpr bool has_offset(enum family f)
@@ -56,13 +52,24 @@ __host__ __device__ static constexpr bool has_offset(enum family f)
 
 /* How a product is cut: by the host. */
 struct lean_cut {
-    int units, first;      /* tiles, or pairs of gated ones; those of the first family */
-    int together;          /* tiles of a CTA at a time */
-    int chunks, per_chunk; /* per_chunk: blocks */
+    int units, first;    /* tiles, or pairs of gated ones; those of the first family */
+    int together;        /* tiles of a CTA at a time */
+    int parts, per_part; /* of the columns; blocks of each but the last */
+    int groups;          /* of CTAs that share their tiles: one of each part */
 };
 
+/* What a CTA is: the part, and the group, of its columns. */
+__device__ static inline int part_of(const struct lean_cut &cut)
+{
+    return (int)blockIdx.x % cut.parts;
+}
+
+__device__ static inline int group_of(const struct lean_cut &cut)
+{
+    return (int)blockIdx.x / cut.parts;
+}
+
 struct lean_inputs {
-    float4 *carry;
     uint4 *x;
     struct lean_input *scale;
 };
@@ -70,8 +77,7 @@ struct lean_inputs {
 __device__ static inline struct lean_inputs find_space(const struct skinny_job &j, const struct lean_cut &cut,
                                                        struct lean_space *sp)
 {
-    uint4 *x = sp->rest + (cut.chunks > 1 ? CARRY_BYTES / 16 : 0);
-    return {(float4 *)sp->rest, x, (struct lean_input *)(x + cut.per_chunk * j.rows * 4)};
+    return {sp->rest, (struct lean_input *)(sp->rest + cut.per_part * j.rows * 4)};
 }
 
 /* ---- inputs */
@@ -169,29 +175,30 @@ __device__ static inline void make_pieces(const struct skinny_job &j, const stru
     }
 }
 
-/* Those of a chunk, in all rows, and their squares. */
+/* Those of the CTA's columns, in all rows, and their squares. */
 template <enum family F>
-__device__ static void make_inputs(const struct skinny_job &j, const struct lean_cut &cut, int chunk,
-                                   const struct lean_inputs &in, struct lean_space *sp)
+__device__ static void make_inputs(const struct skinny_job &j, const struct lean_cut &cut, struct lean_space *sp)
 {
-    int left = (j.out[0].w.cols + BLOCK_COLS - 1) / BLOCK_COLS - chunk * cut.per_chunk, own = (int)threadIdx.x;
-    int n = 4 * (left < cut.per_chunk ? (left + PADDED - 1) / PADDED * PADDED : cut.per_chunk);
-    int first_c = chunk * cut.per_chunk * BLOCK_COLS;
-    __syncthreads(); /* nobody reads others any more */
+    struct lean_inputs in = find_space(j, cut, sp);
+    int first = part_of(cut) * cut.per_part, own = (int)threadIdx.x;
+    int left = (j.out[0].w.cols + BLOCK_COLS - 1) / BLOCK_COLS - first;
+    int n = 4 * (left < cut.per_part ? (left + PADDED - 1) / PADDED * PADDED : cut.per_part);
+    __syncthreads(); /* nobody reads those of another family any more */
     for (int row = 0; row < j.rows; row += MADE) {
         float squares[MADE] = {};
         if (j.rows == 1)
             for (int i = own; i < n; i += MADE * LEAN_THREADS)
-                make_pieces<F, true>(j, in, first_c, i, 0, (n - i + LEAN_THREADS - 1) / LEAN_THREADS, squares);
+                make_pieces<F, true>(j, in, first * BLOCK_COLS, i, 0, (n - i + LEAN_THREADS - 1) / LEAN_THREADS,
+                                     squares);
         else
             for (int i = own; i < n; i += LEAN_THREADS)
-                make_pieces<F, false>(j, in, first_c, i, row, j.rows - row, squares);
+                make_pieces<F, false>(j, in, first * BLOCK_COLS, i, row, j.rows - row, squares);
 #pragma unroll
         for (int r = 0; r < MADE; r++) {
             for (int k = WARP / 2; k; k /= 2)
                 squares[r] = squares[r] + __shfl_xor_sync(ALL_LANES, squares[r], k);
             if (lane_id() == 0 && row + r < j.rows)
-                sp->squares[row + r][warp_id()] = chunk ? sp->squares[row + r][warp_id()] + squares[r] : squares[r];
+                sp->squares[row + r][warp_id()] = squares[r];
         }
     }
     __syncthreads();
@@ -200,31 +207,36 @@ __device__ static void make_inputs(const struct skinny_job &j, const struct lean
 /* ---- the order of slabs, of one warp */
 
 struct lean_order {
-    int at, end, step;          /* units of this warp */
-    int turns, group;           /* of all tiles; that are multiplied before the next chunk is made */
-    int first_c, step_c;        /* columns of the warp in a chunk */
-    int chunks, per_chunk, all; /* columns */
+    int at, end, step; /* units of this warp */
+    int turns;         /* of all tiles */
+    int c, end_c;      /* columns of the CTA */
+    int warp, warps;   /* that share a tile */
+    int slab, left;    /* columns; slabs of a tile that do not go round all warps */
 };
 
 __device__ static inline struct lean_order order_of(const struct skinny_job &j, const struct lean_cut &cut, int begin,
                                                     int end, int slab)
 {
-    int kw = LEAN_WARPS / cut.together, all = (int)gridDim.x * cut.together,
-        own = (int)blockIdx.x * cut.together + warp_id() / kw;
-    struct lean_order o = {begin + (own + all - begin % all) % all, end, all, 0, 0, 0, 0, 0, 0, 0};
-    o.turns = (end - begin + all - 1) / all * (j.gated ? 2 : 1);
-    o.group = cut.chunks > 1 ? CARRIED : o.turns;
-    o.first_c = warp_id() % kw * slab;
-    o.step_c = kw * slab;
-    o.chunks = cut.chunks;
-    o.per_chunk = cut.per_chunk * BLOCK_COLS;
-    o.all = j.out[0].w.cols;
-    return o;
+    int warps = LEAN_WARPS / cut.together, all = cut.groups * cut.together,
+        own = group_of(cut) * cut.together + warp_id() / warps;
+    int c = part_of(cut) * cut.per_part * BLOCK_COLS, end_c = c + cut.per_part * BLOCK_COLS;
+    end_c = end_c < j.out[0].w.cols ? end_c : j.out[0].w.cols;
+    return {begin + (own + all - begin % all) % all,
+            end,
+            all,
+            (end - begin + all - 1) / all * (j.gated ? 2 : 1),
+            c,
+            end_c,
+            warp_id() % warps,
+            warps,
+            slab,
+            (end_c - c + slab - 1) / slab % warps};
 }
 
-__device__ static inline int chunk_end(const struct lean_order &o, int chunk)
+/* The warp's first column of a tile: from turn to turn others have the slabs that are left. */
+__device__ static inline int first_column(const struct lean_order &o, int turn)
 {
-    return chunk + 1 < o.chunks ? (chunk + 1) * o.per_chunk : o.all;
+    return o.c + (o.warp + turn * (o.warps - o.left)) % o.warps * o.slab;
 }
 
 __device__ static inline int unit_of(const struct skinny_job &j, const struct lean_order &o, int turn)
@@ -232,46 +244,37 @@ __device__ static inline int unit_of(const struct skinny_job &j, const struct le
     return o.at + (j.gated ? turn / 2 : turn) * o.step;
 }
 
-__device__ static inline struct tile_at tile_of(const struct skinny_job &j, const struct lean_order &o, int turn)
+__device__ static inline struct tile_at tile_of(const struct skinny_job &j, int unit, int which)
 {
-    int unit = unit_of(j, o, turn);
-    return j.gated ? (struct tile_at){turn % 2, unit * TILE_OUTS} : find_tile(j, unit, TILE_OUTS);
+    return j.gated ? (struct tile_at){which, unit * TILE_OUTS} : find_tile(j, unit, TILE_OUTS);
 }
 
 /* A slab, and the lane's N rows of it: the blocks before each in its matrix. */
 template <int N> struct lean_cursor {
-    int from, chunk, turn, c, out; /* from: the group's first turn */
+    int turn, c, out;
     uint32_t row[N];
 };
 
-template <int N>
-__device__ static inline void find_rows(const struct skinny_job &j, const struct lean_order &o,
-                                        struct lean_cursor<N> *k)
-{
-    constexpr int APART = TILE_OUTS / N;
-    struct tile_at tile = tile_of(j, o, k->turn);
-    const struct weight_window &w = j.out[tile.out].w;
-    k->out = tile.out;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        int row = tile.first + lane_id() / (WARP / APART) + APART * i;
-        k->row[i] = (uint32_t)(w.row0 + (row < w.rows ? row : w.rows - 1)) * (uint32_t)w.p.blocks;
-    }
-}
-
-/* The first slab from this turn on; from is past the last turn when there is none. */
+/* The first slab from this turn on; turn is o.turns when there is none. */
 template <int N>
 __device__ static inline void settle(const struct skinny_job &j, const struct lean_order &o, struct lean_cursor<N> *k)
 {
-    for (; k->from < o.turns; k->from += o.group, k->chunk = 0, k->turn = k->from)
-        for (; k->chunk < o.chunks; k->chunk++, k->turn = k->from) {
-            int end = k->from + o.group < o.turns ? k->from + o.group : o.turns;
-            k->c = k->chunk * o.per_chunk + o.first_c;
-            if (k->c < chunk_end(o, k->chunk) && k->turn < end && unit_of(j, o, k->turn) < o.end) {
-                find_rows(j, o, k);
-                return;
-            }
+    constexpr int APART = TILE_OUTS / N;
+    for (; k->turn < o.turns; k->turn++) {
+        int unit = unit_of(j, o, k->turn);
+        k->c = first_column(o, k->turn);
+        if (k->c >= o.end_c || unit >= o.end)
+            continue;
+        struct tile_at tile = tile_of(j, unit, k->turn % 2);
+        const struct weight_window &w = j.out[tile.out].w;
+        k->out = tile.out;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int row = tile.first + lane_id() / (WARP / APART) + APART * i;
+            k->row[i] = (uint32_t)(w.row0 + (row < w.rows ? row : w.rows - 1)) * (uint32_t)w.p.blocks;
         }
+        return;
+    }
 }
 
 template <int N>
@@ -286,8 +289,8 @@ template <int N>
 __device__ static inline void cursor_next(const struct skinny_job &j, const struct lean_order &o,
                                           struct lean_cursor<N> *k)
 {
-    k->c += o.step_c;
-    if (k->c < chunk_end(o, k->chunk))
+    k->c += o.warps * o.slab;
+    if (k->c < o.end_c)
         return;
     k->turn++;
     settle(j, o, k);
@@ -489,7 +492,7 @@ __device__ static inline void multiply_block(const uint2 w[2], const uint4 &x, c
     }
 }
 
-/* Block `block` of the chunk: the lane's inputs and their scales. Lanes of rows that are not there repeat the last one;
+/* Block `block` of the CTA's: the lane's inputs and their scales. Lanes of rows that are not there repeat the last one;
  * nobody reads what they get. */
 template <enum family F, bool PAIRED>
 __device__ static inline uint4 take_inputs(const struct skinny_job &j, const struct lean_inputs &in, int block,
@@ -546,17 +549,21 @@ template <bool PAIRED> __device__ static inline void share_sums(struct lean_spac
         sp->part[side][warp][g + out_row<PAIRED>(i) * 8][PAIRED ? t : 2 * t + i % 2] = s.acc[i];
 }
 
-__device__ static inline float row_scale(const struct skinny_job &j, const struct lean_space &sp, int row)
+/* Of a row's inputs of the CTA. */
+__device__ static inline float add_squares(const struct lean_space &sp, int row)
 {
-    if (j.in != SKINNY_NORM)
-        return 1;
     float sum = 0;
     for (int w = 0; w < LEAN_WARPS; w++)
         sum += sp.squares[row][w];
-    return 1.0f / sqrtf(sum / (float)j.out[0].w.cols + j.eps);
+    return sum;
 }
 
-__device__ static inline float add_parts(const float (*part)[TILE_OUTS][SKINNY_ROWS + 1], int n, int o, int row)
+__device__ static inline float row_scale(const struct skinny_job &j, float squares)
+{
+    return j.in == SKINNY_NORM ? 1.0f / sqrtf(squares / (float)j.out[0].w.cols + j.eps) : 1.0f;
+}
+
+__device__ static inline float add_warps(const float (*part)[TILE_OUTS][SKINNY_ROWS + 1], int n, int o, int row)
 {
     float sum = 0;
     for (int w = 0; w < n; w++)
@@ -564,30 +571,101 @@ __device__ static inline float add_parts(const float (*part)[TILE_OUTS][SKINNY_R
     return sum;
 }
 
-/* The outputs of a turn; by other warps than those of the turn before. o: of any warp, but for its first unit. */
+/* Output o of a unit, of this row, from the sums of its tile, or of both. */
+__device__ static inline void store_unit(const struct skinny_job &j, int unit, int o, int row, const float sums[2])
+{
+    struct tile_at f = tile_of(j, unit, 0);
+    const struct skinny_out &to = j.out[f.out];
+    int at = f.first + o;
+    if (at >= to.w.rows)
+        return;
+    float value = with_bias(to, at, sums[0]);
+    if (j.gated)
+        value = silu(value) * with_bias(j.out[1], at, sums[1]);
+    store_output(j, to, row, at, value);
+}
+
+/* Where a part's sums of a tile are left: float [TILE_SUMS]; and its squares: float [SKINNY_ROWS]. */
+__device__ static inline float *part_sums(const struct skinny_job &j, const struct lean_cut &cut, int unit, int which,
+                                          int part)
+{
+    return j.partial + (int64_t)((unit * (j.gated ? 2 : 1) + which) * cut.parts + part) * TILE_SUMS;
+}
+
+__device__ static inline float *part_squares(const struct skinny_job &j, const struct lean_cut &cut, int part)
+{
+    return part_sums(j, cut, cut.units, 0, 0) + (group_of(cut) * cut.parts + part) * SKINNY_ROWS;
+}
+
+/* The outputs of a turn, or what is left of them for the end; by other warps than those of the turn before. */
 __device__ static void store_sums(const struct skinny_job &j, const struct lean_space &sp, const struct lean_order &o,
                                   const struct lean_cut &cut, int turn)
 {
-    int n = LEAN_WARPS / cut.together, side = j.gated ? 0 : turn % 2, own = o.at - warp_id() / n;
+    int first = o.at - warp_id() / o.warps + (j.gated ? turn / 2 : turn) * o.step;
     int begin = ((int)threadIdx.x + turn * TILE_SUMS) % LEAN_THREADS;
     for (int i = begin; i < cut.together * TILE_SUMS; i += LEAN_THREADS) {
-        int tile = i / TILE_SUMS, row = i % TILE_SUMS / TILE_OUTS;
-        struct lean_order of = o;
-        of.at = own + tile;
-        if (row >= j.rows || unit_of(j, of, turn) >= o.end)
+        int tile = i / TILE_SUMS, row = i % TILE_SUMS / TILE_OUTS, at = i % TILE_OUTS, unit = first + tile;
+        if (row >= j.rows || unit >= o.end)
             continue;
-        struct tile_at f = tile_of(j, of, j.gated ? turn - 1 : turn);
-        int at = f.first + i % TILE_OUTS;
-        const struct skinny_out &to = j.out[f.out];
-        if (at >= to.w.rows)
+        float sums[2];
+        sums[0] = add_warps(&sp.part[j.gated ? 0 : turn % 2][tile * o.warps], o.warps, at, row);
+        sums[1] = j.gated ? add_warps(&sp.part[1][tile * o.warps], o.warps, at, row) : 0;
+        if (cut.parts > 1) {
+            part_sums(j, cut, unit, 0, part_of(cut))[i % TILE_SUMS] = sums[0];
+            if (j.gated)
+                part_sums(j, cut, unit, 1, part_of(cut))[i % TILE_SUMS] = sums[1];
             continue;
-        float scale = row_scale(j, sp, row);
-        float sum = with_bias(to, at, add_parts(&sp.part[side][tile * n], n, i % TILE_OUTS, row) * scale);
-        if (j.gated)
-            sum = silu(sum) *
-                  with_bias(j.out[1], at, add_parts(&sp.part[1][tile * n], n, i % TILE_OUTS, row) * scale);
-        store_output(j, to, row, at, sum);
+        }
+        float scale = row_scale(j, add_squares(sp, row));
+        sums[0] *= scale, sums[1] *= scale;
+        store_unit(j, unit, at, row, sums);
     }
+}
+
+/* ---- parts: other CTAs wrote them, so no L1 may answer */
+
+__device__ static inline float add_parts(const struct skinny_job &j, const struct lean_cut &cut, int unit, int which,
+                                         int i)
+{
+    float sum = 0;
+#pragma unroll 4
+    for (int p = 0; p < cut.parts; p++)
+        sum += __ldcg(&part_sums(j, cut, unit, which, p)[i]);
+    return sum;
+}
+
+/* Of its group's CTAs the last one stores all their outputs. */
+__device__ static void end_parts(const struct skinny_job &j, const struct lean_cut &cut, struct lean_space *sp)
+{
+    SHARED(last, bool last);
+    int row = (int)threadIdx.x;
+    if (row < j.rows)
+        part_squares(j, cut, part_of(cut))[row] = add_squares(*sp, row);
+    __syncthreads();
+    if (threadIdx.x == 0) { /* its fences are those of all: a barrier is before the one and behind the other */
+        __threadfence();
+        last = atomicAdd(&j.arrived[group_of(cut)], 1u) == (uint32_t)cut.parts - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!last)
+        return;
+    int units = (cut.units - group_of(cut) + cut.groups - 1) / cut.groups;
+    for (int i = (int)threadIdx.x; i < units * TILE_SUMS; i += LEAN_THREADS) {
+        int unit = group_of(cut) + i / TILE_SUMS * cut.groups, at = i % TILE_SUMS;
+        float squares = 0, sums[2];
+        row = at / TILE_OUTS;
+        if (row >= j.rows)
+            continue;
+        for (int p = 0; p < cut.parts && j.in == SKINNY_NORM; p++)
+            squares += __ldcg(&part_squares(j, cut, p)[row]);
+        float scale = row_scale(j, squares);
+        sums[0] = add_parts(j, cut, unit, 0, at) * scale;
+        sums[1] = j.gated ? add_parts(j, cut, unit, 1, at) * scale : 0;
+        store_unit(j, unit, at % TILE_OUTS, row, sums);
+    }
+    if (threadIdx.x == 0)
+        j.arrived[group_of(cut)] = 0;
 }
 
 /* ---- a CTA */
@@ -604,7 +682,7 @@ template <enum family F>
 __device__ static inline void fetch_next(const struct skinny_job &j, const struct lean_order &o,
                                          struct lean_stream<F> *s, uint4 *to)
 {
-    if (s->fetch.from < o.turns) {
+    if (s->fetch.turn < o.turns) {
         fetch_slab<F>(j, s->fetch, to);
         cursor_next(j, o, &s->fetch);
     }
@@ -620,57 +698,29 @@ __device__ static inline void begin_stream(const struct skinny_job &j, const str
     s->stage = 0;
     for (int i = 0; i < LEAN_STAGES; i++)
         fetch_next<F>(j, o, s, sp->ring[warp_id()][i]);
-    if (s->scale.from < o.turns)
+    if (s->scale.turn < o.turns)
         load_raw<F>(j, s->scale, &s->raw);
 }
 
-/* The warp's columns of a chunk of one tile. */
+/* The warp's columns of one tile. */
 template <enum family F, bool PAIRED>
-__device__ static inline void multiply_tile(const struct skinny_job &j, const struct lean_order &o, int chunk,
+__device__ static inline void multiply_tile(const struct skinny_job &j, const struct lean_order &o, int turn,
                                             const struct lean_inputs &in, struct lean_space *sp,
                                             struct lean_stream<F> *s, struct lean_sums *sums)
 {
-    for (int c = o.first_c, end = chunk_end(o, chunk) - chunk * o.per_chunk; c < end; c += o.step_c) {
+    for (int c = first_column(o, turn); c < o.end_c; c += o.warps * o.slab) {
         uint4 *slab = sp->ring[warp_id()][s->stage];
         struct lean_raw<F> raw = s->raw;
         cursor_next(j, o, &s->scale);
-        if (s->scale.from < o.turns)
+        if (s->scale.turn < o.turns)
             load_raw<F>(j, s->scale, &s->raw);
         cp_async_wait<LEAN_STAGES - 1>();
         __syncwarp(); /* what other lanes have copied */
-        multiply_slab<F, PAIRED>(j, in, c / BLOCK_COLS, slab, raw, sums);
+        multiply_slab<F, PAIRED>(j, in, (c - o.c) / BLOCK_COLS, slab, raw, sums);
         __syncwarp();
         fetch_next<F>(j, o, s, slab);
         s->stage = s->stage + 1 == LEAN_STAGES ? 0 : s->stage + 1;
     }
-}
-
-/* One turn: a tile of each group of warps, with the inputs of one chunk. */
-template <enum family F, bool PAIRED>
-__device__ static inline void take_turn(const struct skinny_job &j, const struct lean_order &o,
-                                        const struct lean_cut &cut, int chunk, int turn, struct lean_space *sp,
-                                        struct lean_stream<F> *s)
-{
-    struct lean_inputs in = find_space(j, cut, sp);
-    struct lean_sums sums = {};
-    float4 *carry = in.carry + turn % CARRIED * LEAN_THREADS + (int)threadIdx.x;
-    if (chunk) {
-        float4 was = *carry;
-        sums = {{was.x, was.y, was.z, was.w}};
-    }
-    if (unit_of(j, o, turn) < o.end)
-        multiply_tile<F, PAIRED>(j, o, chunk, in, sp, s, &sums);
-    if (chunk + 1 < o.chunks) {
-        *carry = make_float4(sums.acc[0], sums.acc[1], sums.acc[2], sums.acc[3]);
-        return;
-    }
-    share_sums<PAIRED>(sp, turn % 2, sums);
-    if (j.gated && turn % 2 == 0)
-        return;
-    __syncthreads();
-    store_sums(j, *sp, o, cut, turn);
-    if (j.gated)
-        __syncthreads(); /* both sides are read */
 }
 
 /* Units [begin, end). */
@@ -680,15 +730,23 @@ __device__ static void multiply_units(const struct skinny_job &j, const struct l
 {
     constexpr bool PAIRED = pairs<F, PAIRED_INTEGERS>;
     struct lean_order o = order_of(j, cut, begin, end, lean_blocks<F> * BLOCK_COLS);
+    struct lean_inputs in = find_space(j, cut, sp);
     struct lean_stream<F> s;
     begin_stream<F>(j, o, sp, &s);
     griddepcontrol_wait();
-    for (int from = 0; from < o.turns; from += o.group)
-        for (int chunk = 0; chunk < o.chunks; chunk++) {
-            make_inputs<F>(j, cut, chunk, find_space(j, cut, sp), sp);
-            for (int turn = from; turn < from + o.group && turn < o.turns; turn++)
-                take_turn<F, PAIRED>(j, o, cut, chunk, turn, sp, &s);
-        }
+    make_inputs<F>(j, cut, sp);
+    for (int turn = 0; turn < o.turns; turn++) {
+        struct lean_sums sums = {};
+        if (unit_of(j, o, turn) < o.end)
+            multiply_tile<F, PAIRED>(j, o, turn, in, sp, &s, &sums);
+        share_sums<PAIRED>(sp, turn % 2, sums);
+        if (j.gated && turn % 2 == 0)
+            continue;
+        __syncthreads();
+        store_sums(j, *sp, o, cut, turn);
+        if (j.gated)
+            __syncthreads(); /* both sides are read */
+    }
 }
 
 /* F: the family of the first outputs, units [0, cut.first); G: of the last. */
@@ -701,36 +759,50 @@ __global__ void __launch_bounds__(LEAN_THREADS, 1)
     multiply_units<F, PAIRED>(j, cut, 0, cut.first, (struct lean_space *)shared);
     if constexpr (F != G)
         multiply_units<G, PAIRED>(j, cut, cut.first, cut.units, (struct lean_space *)shared);
+    if (cut.parts > 1)
+        end_parts(j, cut, (struct lean_space *)shared);
 }
 
 /* ---- launching */
 
-static struct lean_cut cut_product(const struct skinny_job *j, int n_ctas)
+static struct lean_cut cut_product(const struct skinny_job *j)
 {
     struct lean_cut c = {};
-    c.units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS);
+    int most = j->places / SKINNY_CTAS > 1 ? j->places / SKINNY_CTAS : 1; /* CTAs */
     int blocks = ceil_div(j->out[0].w.cols, PADDED * BLOCK_COLS) * PADDED;
+    c.units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS);
     c.first = c.units;
     for (int i = j->n_out - 1; i >= 0 && j->out[i].w.p.family != j->out[0].w.p.family; i--)
         c.first -= ceil_div(j->out[i].w.rows, TILE_OUTS);
+    for (c.parts = 1, c.per_part = blocks; c.per_part * SKINNY_ROWS * INPUT_BYTES > LEAN_REST;) {
+        c.parts *= 2;
+        c.per_part = ceil_div(blocks, c.parts * PADDED) * PADDED;
+    }
+    c.parts = ceil_div(blocks, c.per_part); /* none is empty */
     int slabs = blocks / (bits_of(j->out[0].w.p.family) == 8 ? PADDED / 2 : PADDED);
     /* More than one slab of a warp for the cost of a turn, and turns enough that the last one does not matter. */
-    for (c.together = 1; c.together < LEAN_WARPS && 4 * c.together * n_ctas <= c.units &&
+    for (c.together = 1; c.parts == 1 && c.together < LEAN_WARPS && 4 * c.together * most <= c.units &&
                          c.together * slabs <= LEAN_WARPS;)
         c.together *= 2;
-    bool fits = blocks * j->rows * INPUT_BYTES <= LEAN_REST;
-    c.per_chunk = fits ? blocks : CHUNK_BLOCKS;
-    c.chunks = ceil_div(blocks, c.per_chunk);
+    int groups = ceil_div(c.units, c.together), room = most / c.parts > 1 ? most / c.parts : 1;
+    c.groups = groups < room ? groups : room;
     return c;
 }
 
+void lean_needs(const struct skinny_job *j, size_t *floats, size_t *counters)
+{
+    struct lean_cut c = cut_product(j);
+    size_t tiles = (size_t)c.units * (j->gated ? 2 : 1);
+    *floats = c.parts > 1 ? (size_t)c.parts * (tiles * TILE_SUMS + (size_t)c.groups * SKINNY_ROWS) : 0;
+    *counters = c.parts > 1 ? (size_t)c.groups : 0;
+}
+
 template <typename W, bool PAIRED>
-static cudaError_t launch_kernel(cudaStream_t s, const struct skinny_job *j, const struct lean_cut &cut, int n_ctas)
+static cudaError_t launch_kernel(cudaStream_t s, const struct skinny_job *j, const struct lean_cut &cut)
 {
     auto kernel = lean_kernel<W::first, W::last, PAIRED>;
-    size_t bytes = LEAN_FIXED + (size_t)cut.per_chunk * (size_t)j->rows * INPUT_BYTES +
-                   (size_t)(cut.chunks > 1 ? CARRY_BYTES : 0);
-    dim3 grid((unsigned)n_ctas);
+    size_t bytes = LEAN_FIXED + (size_t)cut.per_part * (size_t)j->rows * INPUT_BYTES;
+    dim3 grid((unsigned)(cut.groups * cut.parts));
     cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, LEAN_FIXED + LEAN_REST);
     if (rc)
         return rc;
@@ -741,15 +813,12 @@ static cudaError_t launch_kernel(cudaStream_t s, const struct skinny_job *j, con
 
 template <typename W> static cudaError_t launch_rows(cudaStream_t s, const struct skinny_job *j)
 {
-    int most = j->places / SKINNY_CTAS > 1 ? j->places / SKINNY_CTAS : 1;
-    struct lean_cut cut = cut_product(j, most);
-    int ctas = ceil_div(cut.units, cut.together);
+    struct lean_cut cut = cut_product(j);
     if (cut.units == 0)
         return cudaSuccess;
-    ctas = ctas < most ? ctas : most;
     if (j->rows <= SKINNY_ROWS / 2 && W::first != FAM_F8)
-        return launch_kernel<W, true>(s, j, cut, ctas);
-    return launch_kernel<W, false>(s, j, cut, ctas);
+        return launch_kernel<W, true>(s, j, cut);
+    return launch_kernel<W, false>(s, j, cut);
 }
 
 cudaError_t launch_lean(cudaStream_t s, const struct skinny_job *j)

@@ -96,6 +96,18 @@ static struct skinny_job few_job(const struct device *d, const struct linear_arg
     return j;
 }
 
+static bool find_lean_room(struct device *d, struct skinny_job *j)
+{
+    size_t floats = 0, counters = 0;
+    if (j->out[0].w.p.family > FAM_BF16)
+        lean_needs(j, &floats, &counters);
+    if (counters && (!gpu_grow(d, &d->work->partial, floats * sizeof(float)) || !gpu_counters(d, counters)))
+        return false;
+    j->partial = d->work->partial.data;
+    j->arrived = d->work->arrived.data;
+    return true;
+}
+
 /* Does filling the device twice cut the columns into more parts? */
 static bool cuts_finer(const struct device *d, const struct linear_args *a)
 {
@@ -116,6 +128,8 @@ static void multiply_few(struct device *d, const struct linear_args *a, enum pro
         multiply_slim(d, &j, way == WAY_SLIM_FINER ? 2 : 1);
         return;
     }
+    if (!find_lean_room(d, &j))
+        return;
     j.pdl = gpu_begins_early(d);
     gpu_launched(d, launch_skinny(d->stream, &j), "linear");
 }

@@ -217,15 +217,31 @@ static void check_gated(const struct product_case *c, const struct matrix m[2], 
         fail_msg("kind %d rows %d gated %d: %.9g, not %.9g +- %g", c->kind, c->rows, out, is, silu * up, off);
 }
 
+static void launch_few(const struct skinny_job *j)
+{
+    struct skinny_job with_room = *j;
+    size_t floats = 0, counters = 0;
+    if (j->out[0].w.p.family > FAM_BF16)
+        lean_needs(j, &floats, &counters);
+    with_room.partial = plane(floats * sizeof(float) + 16);
+    with_room.arrived = plane((counters + 1) * sizeof *with_room.arrived);
+    memset(with_room.partial, 0xff, floats * sizeof(float));
+    assert_int_equal(launch_skinny(NULL, &with_room), cudaSuccess);
+    unified_wait();
+    for (size_t i = 0; i < counters; i++)
+        assert_int_equal(with_room.arrived[i], 0);
+    unified_free(with_room.partial);
+    unified_free(with_room.arrived);
+}
+
 static void launch_product(const struct product_case *c, const struct skinny_job *j)
 {
     struct slim_room r = {0};
+    size_t floats, counters;
     if (!c->slim) {
-        assert_int_equal(launch_skinny(NULL, j), cudaSuccess);
-        unified_wait();
+        launch_few(j);
         return;
     }
-    size_t floats, counters;
     slim_cut(j, c->n_sms, &r);
     slim_needs(j, c->n_sms, &floats, &counters);
     assert_true(r.n_parts == 1 || (size_t)r.n_tiles <= counters);
@@ -325,8 +341,8 @@ static void skinny_products_of_every_family(void **state)
         }
 }
 
-/* Inputs that do not fit are made in chunks (lean.cu): more tiles than whose sums can wait, gated ones too. */
-static void inputs_in_chunks(void **state)
+/* Columns whose inputs do not fit are cut into parts (lean.cu), gated ones too; fewer CTAs than parts. */
+static void columns_in_parts(void **state)
 {
     (void)state;
     for (int kind = 2; kind < KINDS; kind++) {
@@ -340,7 +356,7 @@ static void inputs_in_chunks(void **state)
                                  .in = (enum skinny_in)(kind % 2),
                                  .accumulate = kind == 4,
                                  .gated = gated};
-        try_product(&c, (uint64_t)kind * 5); /* one CTA */
+        try_product(&c, (uint64_t)kind);
     }
 }
 
@@ -455,8 +471,8 @@ static void two_tiles_a_cta(void **state)
 }
 
 /* A row's sums are the same bits however many rows there are, in any kernel: whether inputs are kept or read again
- * (skinny.cu with 2,560 columns and more than 3 rows), or made in chunks while sums wait (lean.cu with 6,656 and 8), and
- * whoever has which tile. */
+ * (skinny.cu with 2,560 columns and more than 3 rows), columns in parts (lean.cu with 6,656), and whoever has which tile.
+ */
 static void check_bits_of_rows(int kind, enum skinny_in in, int cols)
 {
     struct rng r;
@@ -628,7 +644,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(skinny_products_of_every_family),
-        cmocka_unit_test(inputs_in_chunks),
+        cmocka_unit_test(columns_in_parts),
         cmocka_unit_test(slim_products_of_every_family),
         cmocka_unit_test(gated_products),
         cmocka_unit_test(windows_of_columns),
