@@ -255,6 +255,7 @@ static bool fill_facts(struct device *d)
     snprintf(d->facts.name, sizeof d->facts.name, "%.60s (GPU %d, %s)", p.name, d->index, d->facts.isa);
     d->facts.n_threads = 1;
     d->n_sms = p.multiProcessorCount;
+    d->cta_shared = (int)p.sharedMemPerBlockOptin;
     d->pdl = p.major >= 9 && !d->opts.no_early_launch;
     d->capability = 10 * p.major + p.minor;
     d->hopper = d->capability == 90 && !d->opts.plain_kernels;

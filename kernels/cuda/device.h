@@ -101,7 +101,7 @@ struct device {
     struct step_view view;
     int block_tokens;       /* for which view.blocks is valid; 0: not yet */
     int item_rows, n_items; /* invariant attention's pieces of so many rows are in `items`; 0: not yet */
-    int n_sms;
+    int n_sms, cta_shared;  /* cta_shared: bytes that a CTA may have */
     struct mirror rows, blocks, items, lists, results;
     struct work step_work, graph_work, *work; /* work: that of the step, or of the graph that is being captured */
     /* default mode */

@@ -30,17 +30,21 @@ struct skinny_job {
     enum skinny_in in;
     const float *x, *gain; /* rows start at multiples of 16 elements */
     int ldx, rows, n_out;
-    int places; /* skinny.cu: CTAs at most, > 0 */
+    int places; /* skinny.cu, lean.cu: CTAs at most, > 0; lean.cu's count as SKINNY_CTAS */
+    int shared; /* skinny.cu, lean.cu: bytes of shared memory that a CTA may have */
     float eps;
     bool accumulate;
     bool gated; /* of two outputs as large as each other silu(first) * second goes into the first; never accumulated */
     float *partial;    /* lean.cu: as lean_needs says */
     uint32_t *arrived; /* the same; zero between launches */
-    bool pdl;   /* up to SKINNY_ROWS: programmatic dependent launch, on devices of compute capability 9: tensor.h */
+    bool pdl; /* up to SKINNY_ROWS: programmatic dependent launch, on devices of compute capability 9: tensor.h */
     struct skinny_out out[SKINNY_OUTS];
 };
 cudaError_t launch_skinny(cudaStream_t s, const struct skinny_job *j);
 cudaError_t launch_lean(cudaStream_t s, const struct skinny_job *j); /* by launch_skinny */
+/* Does lean.cu run where a CTA has so many bytes of shared memory? Not on devices of compute capability 8.6, 8.9, 12.
+ */
+bool lean_can(int shared);
 /* Floats of `partial` and counters, whatever the number of rows. Weights of 8 bits and fewer. */
 void lean_needs(const struct skinny_job *j, size_t *floats, size_t *counters);
 /* May the first outputs be of family f and the last ones of g? So it is with q, k and v in files called Q4_K_M and the

@@ -475,8 +475,7 @@ __device__ static void store_parts(const struct flash_job &j, const struct flash
 #pragma unroll
             for (int k = 0; k < PARTS_AT_ONCE; k++) {
                 float f = first + k < n ? shares.factor[r][first + k] : 0;
-                o = make_float4(fmaf(f, v[k].x, o.x), fmaf(f, v[k].y, o.y), fmaf(f, v[k].z, o.z),
-                                fmaf(f, v[k].w, o.w));
+                o = make_float4(fmaf(f, v[k].x, o.x), fmaf(f, v[k].y, o.y), fmaf(f, v[k].z, o.z), fmaf(f, v[k].w, o.w));
             }
         }
         int64_t at = (int64_t)(s.seq.row0 + r / s.heads) * j.ldo + (s.head0 + r % s.heads) * D + c;
@@ -531,8 +530,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     struct flash_site site = {};
     struct flash_item it = j.items[place]; /* there is room for it, whether it counts or not */
     site.kv = (int)(WIDE ? blockIdx.y : blockIdx.x);
-    bool here = place < *j.n_items && find_site(j, it, &site), writes = !WIDE && here && j.rope &&
-         site.key1 > site.seq.pos0, shares = !WIDE && (j.rope || j.half_q);
+    bool here = place < *j.n_items && find_site(j, it, &site),
+         writes = !WIDE && here && j.rope && site.key1 > site.seq.pos0, shares = !WIDE && (j.rope || j.half_q);
     if (here && j.rope)
         fetch_round<D, F8, fetched::old>(j, site, site.key0, sp, 0);
     griddepcontrol_wait();
@@ -545,8 +544,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
         fetch_round<D, F8, fetched::all>(j, site, site.key0, sp, 0);
     if (writes) {
         int to_row = site.seq.row0 - site.seq.pos0;
-        write_new(j.rope_write, site.seq, site.kv,
-                  to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0), to_row + site.key1);
+        write_new(j.rope_write, site.seq, site.kv, to_row + (site.key0 > site.seq.pos0 ? site.key0 : site.seq.pos0),
+                  to_row + site.key1);
     }
     cp_async_commit();
     if (shares)

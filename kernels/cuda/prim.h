@@ -185,10 +185,8 @@ template <typename At> __device__ static inline float rms_inverse(At x, int n, f
     float sum = 0;
     for (int first = lane_id(); first < n && lane_id() < 16; first += AT_ONCE * 16) {
         float v[AT_ONCE];
-#pragma unroll
         for (int k = 0; k < AT_ONCE; k++) /* all loads are under way at once */
             v[k] = first + 16 * k < n ? x(first + 16 * k) : 0;
-#pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
             sum = fmaf(v[k], v[k], sum);
     }

@@ -87,6 +87,7 @@ static struct skinny_job few_job(const struct device *d, const struct linear_arg
                            .rows = a->rows,
                            .n_out = a->n_out,
                            .places = SKINNY_CTAS * d->n_sms,
+                           .shared = d->cta_shared,
                            .accumulate = a->accumulate,
                            .gated = a->gated};
     for (int i = 0; i < a->n_out; i++) {
@@ -285,9 +286,9 @@ static int list_ways(const struct device *d, const struct linear_args *a, int wa
 {
     enum family f = family_of(a, 0);
     int n = 0, rows = a->rows;
-    bool skinny = !d->no_skinny && rows <= SKINNY_ROWS, plain = f <= FAM_BF16,
-         slim = !d->no_slim && rows <= SLIM_ROWS && !(skinny && d->pdl),
-         widens = !plain && d->lt && rows > SLIM_ROWS, library = plain && d->lt && rows >= LIBRARY_ROWS;
+    bool plain = f <= FAM_BF16, skinny = !d->no_skinny && rows <= SKINNY_ROWS && (plain || lean_can(d->cta_shared)),
+         slim = !d->no_slim && rows <= SLIM_ROWS && !(skinny && d->pdl), widens = !plain && d->lt && rows > SLIM_ROWS,
+         library = plain && d->lt && rows >= LIBRARY_ROWS;
     if (library)
         ways[n++] = WAY_WIDE;
     if (skinny)

@@ -229,7 +229,9 @@ __device__ static void multiply_units(const struct skinny_job &j, struct skinny_
                                       struct skinny_inputs in, struct skinny_space *sp)
 {
     int turn = 0;
-    struct skinny_stream<F> s = {ring, 0, cursor_at(j, units)};
+    struct skinny_stream<F> s = {
+        ring, 0, cursor_at(j, units)
+    };
     for (int i = 0; i < STAGES; i++)
         fetch_next<F>(j, &s, i);
     griddepcontrol_wait();
@@ -268,13 +270,14 @@ template <enum family F> static cudaError_t launch_units(cudaStream_t s, const s
     auto kernel = skinny_kernel<F>;
     int units = j->gated ? ceil_div(j->out[0].w.rows, TILE_OUTS) : tiles_of(j, TILE_OUTS);
     int inputs = blocks_of(*j) * j->rows * 4 * (int)(sizeof(uint4) + sizeof(float));
-    bool kept = inputs <= INPUT_BYTES;
+    int most = ring_bytes<F> + INPUT_BYTES, room = j->shared - (int)sizeof(struct skinny_space);
+    most = most < room ? most : room;
+    bool kept = ring_bytes<F> + inputs <= most;
     if (units == 0)
         return cudaSuccess;
     dim3 grid(units < j->places ? units : j->places);
     size_t bytes = (size_t)(ring_bytes<F> + (kept ? inputs : 0));
-    cudaError_t rc =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ring_bytes<F> + INPUT_BYTES);
+    cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
     if (rc)
         return rc;
     if (j->pdl)

@@ -1,12 +1,12 @@
-/* Linear layers for up to 64 rows (decodes of so many sequences), where every CTA of skinny.cu would read and make the
- * inputs again for 16 outputs: here its eight warps have 16 outputs each and share the inputs, which are made once for
- * all of them, a slab of 128 columns at a time, while the slab before is multiplied. Too few outputs to fill the
- * device: a CTA has only some of the slabs, and the last one of a tile to finish adds up what the others have left, in
- * order. Of two gated outputs four warps have the one and four the same outputs of the other. It never begins early: a
- * multiprocessor divides L1 and shared memory anew only when nothing runs on it, and beside attention's shared memory
- * so little L1 would be left that fewer loads are under way (a step of an H100 took a third longer). Measured there, of
- * reading the weights: 0.86 with 16 rows and 0.82 with 32 of a large bf16 matrix, 0.65 to 0.75 of fp8 and 8 rows, half
- * of it and less with 64 rows. */
+/* Linear layers for up to 64 rows (decodes of so many sequences), where every CTA of skinny.cu or lean.cu would make
+ * all inputs, and not have room for them: here its eight warps have 16 outputs each and share the inputs, which are
+ * made once for all of them, a slab of 128 columns at a time, while the slab before is multiplied. Too few outputs to
+ * fill the device: a CTA has only some of the slabs, and the last one of a tile to finish adds up what the others have
+ * left, in order. Of two gated outputs four warps have the one and four the same outputs of the other. It never begins
+ * early: a multiprocessor divides L1 and shared memory anew only when nothing runs on it, and beside attention's shared
+ * memory so little L1 would be left that fewer loads are under way (a step of an H100 took a third longer). Measured
+ * there, of reading the weights: 0.86 with 16 rows and 0.82 with 32 of a large bf16 matrix, 0.65 to 0.75 of fp8 and 8
+ * rows, half of it and less with 64 rows. */
 #include "kernels/cuda/slab.h"
 
 enum {

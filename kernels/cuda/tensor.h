@@ -1,6 +1,6 @@
 /* Tensor cores and asynchronous copies, as the kernels of the default mode use them: mma of 16x8x16 in bf16 or f16
- * with f32 sums and of 16x8x32 bytes, ldmatrix, cp.async of 16 bytes, and programmatic dependent launch. CUDA C++ only. Invariant: every
- * name here has a host twin in tests/emulator/tensor_twins.h.
+ * with f32 sums and of 16x8x32 bytes, ldmatrix, cp.async of 16 bytes, and programmatic dependent launch. CUDA C++ only.
+ * Invariant: every name here has a host twin in tests/emulator/tensor_twins.h.
  *
  * Fragments, for lane = 4 g + t: a[0] is row g, k 2t and 2t+1; a[1] is row g+8; a[2] and a[3] are the same at k+8.
  * b[0] is column g, k 2t and 2t+1; b[1] is the same at k+8. c[0] and c[1] are row g, columns 2t and 2t+1; c[2] and
@@ -147,7 +147,8 @@ __device__ static inline uint4 load_stream(const uint4 *p)
     return v;
 }
 
-/* Waits for all earlier kernels of the stream. Before it a kernel may read only what no kernel writes (weights). */
+/* Waits for all earlier kernels of the stream. Before it a kernel may read only what no kernel writes (weights), or
+ * what was written before the last one that began when all was done, as every step's first kernels do. */
 __device__ static inline void griddepcontrol_wait(void)
 {
 #if __CUDA_ARCH__ >= 900

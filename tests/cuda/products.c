@@ -294,6 +294,10 @@ static void try_product(const struct product_case *c, uint64_t seed)
                            .rows = c->rows,
                            .n_out = c->n_out,
                            .places = 1 + (int)(seed % 5), /* few: CTAs take several tiles */
+                           .shared = (seed % 3           ? 227
+                                      : kinds[c->kind].q ? 163
+                                                         : 99)
+                                     << 10, /* 9.0; 8.0, 8.6 */
                            .eps = 1e-5f,
                            .accumulate = c->accumulate,
                            .gated = c->gated,
@@ -471,7 +475,8 @@ static void two_tiles_a_cta(void **state)
 }
 
 /* A row's sums are the same bits however many rows there are, in any kernel: whether inputs are kept or read again
- * (skinny.cu with 2,560 columns and more than 3 rows), columns in parts (lean.cu with 6,656), and whoever has which tile.
+ * (skinny.cu with 2,560 columns and more than 3 rows), columns in parts (lean.cu with 6,656), and whoever has which
+ * tile.
  */
 static void check_bits_of_rows(int kind, enum skinny_in in, int cols)
 {
@@ -493,6 +498,7 @@ static void check_bits_of_rows(int kind, enum skinny_in in, int cols)
                                .ldx = cols,
                                .rows = rows,
                                .places = rows / 4 + 1,
+                               .shared = 227 << 10,
                                .n_out = 1,
                                .out = {{.w = {m.p, 0, OUTS, 0, cols}, .y = y, .ldy = OUTS}}};
         launch_product(&(struct product_case){.rows = rows, .slim = slim}, &j);

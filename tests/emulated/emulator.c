@@ -155,7 +155,7 @@ static void two_threads_capture(void *arg)
 static void mistakes_end_the_program(void **state)
 {
     static const enum slip slips[] = {NEVER_WAITS,      MISALIGNED_COPY, MISALIGNED_FROM, MISALIGNED_MATRIX,
-                                      GLOBAL_OF_SHARED, COPY_TO_LOCAL,   TOO_MUCH_STATIC};
+                                      GLOBAL_OF_SHARED, COPY_TO_LOCAL,   TOO_MUCH_STATIC, TOO_MUCH_ALLOWED};
     (void)state;
     for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
         enum slip what = slips[i];
@@ -247,8 +247,12 @@ static void early_edges(void **state)
             assert_int_equal(cudaEventRecord(b.e, b.s), 0);
             assert_int_equal(cudaStreamWaitEvent(b.other, b.e, 0), 0);
         }
-        struct skinny_job j = {
-            .rows = 1, .n_out = 1, .places = 1, .pdl = true, .out = {{.w = {.p = {.family = FAM_BF16}, .rows = 16}}}};
+        struct skinny_job j = {.rows = 1,
+                               .n_out = 1,
+                               .places = 1,
+                               .shared = 227 << 10,
+                               .pdl = true,
+                               .out = {{.w = {.p = {.family = FAM_BF16}, .rows = 16}}}};
         cudaError_t rc = launch_skinny(how == 2 ? b.other : b.s, &j);
         assert_int_equal(rc, how ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
         end_of_capture(b.s);

@@ -314,6 +314,19 @@ static void what_begins_early_is_not_tried(void **state)
     tuning_ops()->close(t);
 }
 
+/* lean.cu wants more shared memory of a CTA than some devices have. */
+static void a_way_that_does_not_fit_is_left(void **state)
+{
+    struct bench b;
+    (void)state;
+    ways_take(5, 10, 11, 0, 0);
+    open_device(&b, NULL, DT_Q8_0);
+    assert_int_equal(way_at(&b, 4), WAY_SKINNY);
+    b.d->cta_shared = 99 << 10;
+    assert_int_equal(way_at(&b, 4), WAY_SLIM);
+    close_device(&b);
+}
+
 /* What the library proposes second may be faster, for the number of rows that it was proposed for. */
 static void the_librarys_proposals_are_tried(void **state)
 {
@@ -623,6 +636,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fastest_way_is_taken),
         cmocka_unit_test(what_begins_early_is_not_tried),
+        cmocka_unit_test(a_way_that_does_not_fit_is_left),
         cmocka_unit_test(the_librarys_proposals_are_tried),
         cmocka_unit_test(rows_between_go_by_the_next_size),
         cmocka_unit_test(devices_choose_alike),

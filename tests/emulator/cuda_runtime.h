@@ -220,6 +220,7 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
     bool early; /* the emulator's own, like the next: some attribute says that it may begin early */
     struct emulator_launch *launch;
+    size_t allowed; /* dynamic shared memory that the kernel was told it may have */
 };
 /* A launch and, while one of its CTAs has begun early, which and who runs it. */
 struct emulator_launch {
@@ -232,6 +233,7 @@ struct emulator_launch {
     ~emulator_launch();
 };
 void emulator_begin(const std::shared_ptr<emulator_launch> &l);
+size_t emulator_allowed_shared(const void *kernel);
 /* What the runtime refuses at the call. */
 cudaError_t emulator_check_launch(const cudaLaunchConfig_t *c, const void *kernel);
 /* Runs body once for every thread of every CTA. */
@@ -248,6 +250,7 @@ static inline cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *c, void (
         config.early = config.early || (c->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization &&
                                         c->attrs[i].val.programmaticStreamSerializationAllowed);
     config.attrs = nullptr;
+    config.allowed = emulator_allowed_shared((const void *)kernel);
     auto l = std::make_shared<emulator_launch>(config, [=]() { std::apply(kernel, own); });
     l->config.launch = l.get();
     return emulator_submit(c->stream, {[=]() { return emulator_run(&l->config, l->body); }, true, config.early,

@@ -283,8 +283,9 @@ void check_end(const struct machine *m, const cudaLaunchConfig_t *c, unsigned n)
     size_t bytes = 0;
     for (const std::pair<void *, size_t> &f : m->fresh)
         bytes += f.second;
-    if (bytes > MOST_STATIC || bytes + c->dynamicSmemBytes > MOST_OF_CTA)
-        emulator_die("a CTA has %zu bytes of static and %zu of dynamic shared memory", bytes, c->dynamicSmemBytes);
+    size_t dynamic = c->allowed > c->dynamicSmemBytes ? c->allowed : c->dynamicSmemBytes; /* refused, used or not */
+    if (bytes > MOST_STATIC || bytes + dynamic > MOST_OF_CTA)
+        emulator_die("a CTA has %zu bytes of static and %zu of dynamic shared memory", bytes, dynamic);
     for (unsigned i = 0; i < n && c->early; i++)
         if (!m->fibers[i].waited)
             emulator_die("a kernel that may begin early ends without griddepcontrol_wait in a thread of a CTA: what is "

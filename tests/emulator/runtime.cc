@@ -11,7 +11,7 @@
 
 #include "tests/emulator/machine.h"
 
-enum { DEVICES = EMULATED_DEVICES, PLAIN_SHARED = 48 << 10, MOST_DYNAMIC = 227 << 10, MOST_THREADS = 1024 };
+enum { DEVICES = EMULATED_DEVICES, PLAIN_SHARED = 48 << 10, MOST_THREADS = 1024 };
 
 namespace {
 
@@ -120,19 +120,33 @@ extern "C" void emulator_capability(int ten_times)
     capability = ten_times;
 }
 
+/* Dynamic shared memory of a CTA, KiB, by compute capability: the CUDA C++ Programming Guide's table. */
+static int most_dynamic()
+{
+    int major = capability / 10;
+    return (capability == 80 ? 163 : major == 9 || major == 10 ? 227 : 99) << 10;
+}
+
 cudaError_t emulator_allow_shared(const void *kernel, int bytes)
 {
     known &k = known::all();
-    if (bytes < 0 || bytes > MOST_DYNAMIC)
+    if (bytes < 0 || bytes > most_dynamic())
         return emulator_note(cudaErrorInvalidValue);
     std::lock_guard<std::mutex> hold(k.lock);
     k.shared[{chosen, kernel}] = bytes;
     return cudaSuccess;
 }
 
-cudaError_t emulator_check_launch(const cudaLaunchConfig_t *c, const void *kernel)
+size_t emulator_allowed_shared(const void *kernel)
 {
     known &k = known::all();
+    std::lock_guard<std::mutex> hold(k.lock);
+    auto told = k.shared.find({chosen, kernel});
+    return told == k.shared.end() ? 0 : (size_t)told->second;
+}
+
+cudaError_t emulator_check_launch(const cudaLaunchConfig_t *c, const void *kernel)
+{
     unsigned n = c->blockDim.x * c->blockDim.y * c->blockDim.z;
     bool grid =
         c->gridDim.x > 0 && c->gridDim.y > 0 && c->gridDim.y < 65536 && c->gridDim.z > 0 && c->gridDim.z < 65536;
@@ -140,9 +154,8 @@ cudaError_t emulator_check_launch(const cudaLaunchConfig_t *c, const void *kerne
     if (!grid || n == 0 || n > MOST_THREADS || n % 32)
         return emulator_note(cudaErrorInvalidValue);
     if (c->dynamicSmemBytes > most) {
-        std::lock_guard<std::mutex> hold(k.lock);
-        auto told = k.shared.find({chosen, kernel});
-        most = told == k.shared.end() ? most : (size_t)told->second;
+        size_t allowed = emulator_allowed_shared(kernel);
+        most = allowed > most ? allowed : most;
     }
     return emulator_note(c->dynamicSmemBytes > most ? cudaErrorInvalidValue : cudaSuccess);
 }
@@ -185,7 +198,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int i)
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", machine.names[i] ? machine.names[i] : "emulated GPU");
     p->totalGlobalMem = (size_t)4 << 30;
-    p->sharedMemPerBlockOptin = 227 << 10;
+    p->sharedMemPerBlockOptin = (size_t)most_dynamic();
     p->major = capability / 10;
     p->minor = capability % 10;
     p->multiProcessorCount = 132;

@@ -20,6 +20,7 @@ enum slip {
     GLOBAL_OF_SHARED,    /* a load that only global memory has, of shared memory */
     COPY_TO_LOCAL,       /* by the instruction that copies to shared memory */
     TOO_MUCH_STATIC,     /* shared memory */
+    TOO_MUCH_ALLOWED,    /* dynamic, beside what is static, though not all is used */
     TOO_MUCH_DYNAMIC,    /* without saying so */
     TOO_MUCH_DYNAMIC_ALL /* more than there is */
 };

@@ -3,9 +3,9 @@
  * the mean is not known as well, within three times its error, while no token is off by SPREAD as a rule. The tokens of
  * a context are off together, since all of them see the same first ones: so there are many contexts, pieces of the text
  * that overlap, and the error of the mean is what theirs say. The text is that of gold_nll, its first tokens over the
- * emulator; without a model a dummy one reads it. One rank's other ways (plain kernels, steps of so few rows that all between ops is f32) are
- * printed for comparison, to say where a loss comes from. tests/gpu.sh runs it.
- * usage: nll_layouts [--ranks MOST] [--cpu-said NLL | --cpu] [MODEL.gguf]
+ * emulator; without a model a dummy one reads it. One rank's other ways (plain kernels, steps of so few rows that all
+ * between ops is f32) are printed for comparison, to say where a loss comes from. tests/gpu.sh runs it. usage:
+ * nll_layouts [--ranks MOST] [--cpu-said NLL | --cpu] [MODEL.gguf]
  *   --cpu: prints the CPU's alone; --cpu-said: the CPU here must say that, too, as its bits are the same everywhere */
 #include <math.h>
 #include <stdlib.h>
