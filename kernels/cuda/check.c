@@ -24,7 +24,7 @@ enum {
     VOCAB = 512,
     MOST_DIM = 128
 };
-enum kind { AS_BF16, AS_F8_ROWS, AS_F8_BLOCKS, KINDS };
+enum kind { AS_BF16, AS_F8_ROWS, AS_F8_BLOCKS, AS_INT8, KINDS };
 
 /* A square matrix of each kind, an input of MANY rows and two outputs on the device. */
 struct check {
@@ -46,7 +46,7 @@ static int weight_number(int out, int col)
 /* Of each row of a matrix, or of each 128 of them. */
 static int scale_number(enum kind k, int out)
 {
-    return k == AS_BF16 ? 1 : k == AS_F8_ROWS ? 1 + out % 2 : 1 + out / F8_SCALE_BLOCK;
+    return k == AS_BF16 || k == AS_INT8 ? 1 : k == AS_F8_ROWS ? 1 + out % 2 : 1 + out / F8_SCALE_BLOCK;
 }
 
 /* 7 is the largest in any 128 columns, so that the codes of fp8 are exact. */
@@ -66,6 +66,15 @@ static void fill_row(void *to, enum kind k, int out)
             half[col] = f32_to_bf16(v);
             continue;
         }
+        if (k == AS_INT8) { /* of 32 columns a scale and the integers: DT_Q8_0 */
+            uint16_t one = f32_to_f16(1);
+            if (col % BLOCK_COLS == 0) {
+                memcpy(code, &one, sizeof one);
+                code += sizeof one;
+            }
+            *code++ = (uint8_t)weight_number(out, col);
+            continue;
+        }
         if (col % LEAF_COLS == 0) { /* a scale and its 64 codes */
             memcpy(code, &scale, sizeof scale);
             code += sizeof scale;
@@ -76,7 +85,9 @@ static void fill_row(void *to, enum kind k, int out)
 
 static int load(struct check *c, enum kind k, struct err *e)
 {
-    struct weight_src src = {.type = k == AS_BF16 ? DT_BF16 : DT_F8_SCALED,
+    struct weight_src src = {.type = k == AS_BF16   ? DT_BF16
+                                     : k == AS_INT8 ? DT_Q8_0
+                                                    : DT_F8_SCALED,
                              .rows = SIDE,
                              .cols = SIDE,
                              .scales = k == AS_F8_BLOCKS ? F8_BY_BLOCK : F8_BY_ROW};
@@ -406,10 +417,17 @@ static void leave_out(struct device *d, const char *what)
 static bool settle_products(struct check *c)
 {
     struct device *d = c->d;
-    int few = d->opts.max_rows < FEW ? d->opts.max_rows : FEW;
+    int few = d->opts.max_rows < FEW ? d->opts.max_rows : FEW,
+        most_few = d->opts.max_rows < SKINNY_ROWS ? d->opts.max_rows : SKINNY_ROWS;
     if (!product_is_right(c, AS_BF16, few, false)) {
         d->no_skinny = true;
-        leave_out(d, "the kernel for products of few rows");
+        leave_out(d, "the kernel for products of few rows and 16 bits");
+    }
+    if (lean_can(d->cta_shared) &&
+        !(product_is_right(c, AS_F8_ROWS, few, false) && product_is_right(c, AS_INT8, few, false) &&
+          product_is_right(c, AS_INT8, most_few, false))) {
+        d->no_lean = true;
+        leave_out(d, "the kernel for products of few rows and 8 bits");
     }
     if ((d->opts.max_rows >= SOME && !product_is_right(c, AS_BF16, SOME, false)) ||
         (d->opts.max_rows >= MORE && !product_is_right(c, AS_F8_ROWS, MORE, false))) {
@@ -431,7 +449,7 @@ static bool settle_products(struct check *c)
         lt_forbid(d->lt, LT_F8_BLOCKS);
         leave_out(d, "cuBLASLt's products in fp8 with scales by blocks");
     }
-    for (int k = 0; k < KINDS && !d->no_narrow; k++)
+    for (int k = 0; k <= AS_F8_BLOCKS && !d->no_narrow; k++)
         d->no_narrow = !product_is_right(c, (enum kind)k, MANY, true);
     if (d->no_narrow)
         leave_out(d, "results of products in bf16");

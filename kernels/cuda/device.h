@@ -107,8 +107,8 @@ struct device {
     /* default mode */
     bool pdl;    /* programmatic dependent launch: a kernel may begin before the one before it has ended */
     bool hopper; /* prompts by flash_hopper.cu */
-    bool no_skinny, no_slim, no_narrow, no_graphs; /* came out wrong: check.c */
-    struct trials *trials;                         /* NULL: no product was timed yet */
+    bool no_skinny, no_lean, no_slim, no_narrow, no_graphs; /* came out wrong: check.c */
+    struct trials *trials;                                  /* NULL: no product was timed yet */
     struct mirror plans;
     struct flash_step flash;
     struct nccl_functions *nccl; /* default mode on several GPUs; NULL: not here */

@@ -532,7 +532,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, !WIDE && (C == cached::f8) == (
     site.kv = (int)(WIDE ? blockIdx.y : blockIdx.x);
     bool here = place < *j.n_items && find_site(j, it, &site),
          writes = !WIDE && here && j.rope && site.key1 > site.seq.pos0, shares = !WIDE && (j.rope || j.half_q);
-    if (here && j.rope)
+    if (here && j.rope) /* the plan and the blocks are of the step's beginning, old keys of steps before */
         fetch_round<D, F8, fetched::old>(j, site, site.key0, sp, 0);
     griddepcontrol_wait();
     if (!here)

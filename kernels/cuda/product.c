@@ -286,9 +286,9 @@ static int list_ways(const struct device *d, const struct linear_args *a, int wa
 {
     enum family f = family_of(a, 0);
     int n = 0, rows = a->rows;
-    bool plain = f <= FAM_BF16, skinny = !d->no_skinny && rows <= SKINNY_ROWS && (plain || lean_can(d->cta_shared)),
-         slim = !d->no_slim && rows <= SLIM_ROWS && !(skinny && d->pdl), widens = !plain && d->lt && rows > SLIM_ROWS,
-         library = plain && d->lt && rows >= LIBRARY_ROWS;
+    bool plain = f <= FAM_BF16, works = plain ? !d->no_skinny : !d->no_lean && lean_can(d->cta_shared),
+         skinny = works && rows <= SKINNY_ROWS, slim = !d->no_slim && rows <= SLIM_ROWS && !(skinny && d->pdl),
+         widens = !plain && d->lt && rows > SLIM_ROWS, library = plain && d->lt && rows >= LIBRARY_ROWS;
     if (library)
         ways[n++] = WAY_WIDE;
     if (skinny)

@@ -15,6 +15,7 @@
 static enum part {
     NOTHING,
     FEW_ROWS,
+    FEW_OF_8_BITS,
     SOME_ROWS,
     MORE_ROWS, /* more than 16 */
     LT_16,
@@ -52,7 +53,7 @@ cudaError_t __wrap_launch_skinny(cudaStream_t s, const struct skinny_job *j);
 cudaError_t __wrap_launch_skinny(cudaStream_t s, const struct skinny_job *j)
 {
     struct skinny_job less = *j;
-    less.x += wrong == FEW_ROWS ? 16 : 0;
+    less.x += wrong == (j->out[0].w.p.family <= FAM_BF16 ? FEW_ROWS : FEW_OF_8_BITS) ? 16 : 0;
     if (wrong == EARLY && j->pdl && capturing)
         return cudaErrorStreamCaptureUnsupported;
     return __real_launch_skinny(s, &less);
@@ -131,7 +132,8 @@ static void wrong_parts_are_left_out(void **state)
         int off;
         const char *name;
     } cases[] = {{NOTHING, 0, ""},
-                 {FEW_ROWS, 1, "products of few rows"},
+                 {FEW_ROWS, 1, "products of few rows and 16 bits"},
+                 {FEW_OF_8_BITS, 1, "products of few rows and 8 bits"},
                  {SOME_ROWS, 1, "products of up to 64 rows"},
                  {MORE_ROWS, 1, "products of up to 64 rows"},
                  {LT_16, 1, "products in 16 bits"},
@@ -156,6 +158,7 @@ static void wrong_parts_are_left_out(void **state)
         assert_int_equal(d->hopper, cases[i].part != HOPPER);
         assert_int_equal(d->pdl, cases[i].part != EARLY && cases[i].part != GRAPHS);
         assert_int_equal(d->no_skinny, cases[i].part == FEW_ROWS);
+        assert_int_equal(d->no_lean, cases[i].part == FEW_OF_8_BITS);
         assert_int_equal(d->no_narrow, cases[i].part == HALVES || cases[i].part == HALF_QUERIES);
         assert_int_equal(d->no_slim, cases[i].part == SOME_ROWS || cases[i].part == MORE_ROWS);
         assert_int_equal(d->no_graphs, cases[i].part == GRAPHS);
