@@ -116,7 +116,7 @@ template <enum family F> __device__ static inline uint2 widen(uint32_t q, uint32
     return {less_zero<F>(first), less_zero<F>(last)};
 }
 
-/* The lane's eight of block u of row g + 8 r; quad: its first lane, raw: of the slab. */
+/* The lane's eight of block u of row g + 8 r; raw: of the slab. */
 template <enum family F>
 __device__ static inline uint2 take_weights(const uint4 *slab, int u, int r, const struct lean_raw<F> &raw)
 {
@@ -514,6 +514,9 @@ bool lean_can(int shared)
 
 void lean_needs(const struct skinny_job *j, size_t *floats, size_t *counters)
 {
+    *floats = *counters = 0;
+    if (!lean_can(j->shared))
+        return;
     struct lean_cut c = cut_product(j);
     size_t tiles = (size_t)c.units * (j->gated ? 2 : 1);
     *floats = c.parts > 1 ? (size_t)c.parts * (tiles * TILE_SUMS + (size_t)c.groups * SKINNY_ROWS) : 0;

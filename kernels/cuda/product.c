@@ -12,7 +12,8 @@
  *
  * How many rows are few and many is a rule by estimate, which trials at start correct for each shape (tuning.c). What
  * is rounded does not depend on it: fp8 inputs are for F8_ROWS and more, outputs in bf16 for more than SLIM_ROWS,
- * whatever is faster.
+ * whatever is faster. (lean.cu keeps more bits of an input than slim.cu: where kernels begin early only lean.cu has up
+ * to 8 rows.)
  * Where weights are f16 nothing between two products is bf16, which is coarser. */
 #include "engine/base/check.h"
 #include "kernels/cuda/device.h"

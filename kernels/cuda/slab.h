@@ -1,8 +1,8 @@
-/* What the products of few rows share (skinny.cu, slim.cu): weights straight from their planes as tensor cores want
- * them, 128 columns of 16 outputs at a time, an f16 weight as two bf16, its rounded value and the rest; inputs, made on
- * the way; and the product of a block of 32 columns with eight rows. RMSNorm needs no pass of its own, since sum(x gain
- * w) / rms is sum(x gain w) times one number, known at the end. CUDA C++ only. Invariant: a row's bits do not depend on
- * the others. */
+/* What the products of few rows share (skinny.cu, slim.cu, and but for the weights lean.cu): weights straight from
+ * their planes as tensor cores want them, 128 columns of 16 outputs at a time, an f16 weight as two bf16, its rounded
+ * value and the rest; inputs, made on the way; and the product of a block of 32 columns with eight rows. RMSNorm needs
+ * no pass of its own, since sum(x gain w) / rms is sum(x gain w) times one number, known at the end. CUDA C++ only.
+ * Invariant: a row's bits do not depend on the others. */
 #ifndef CUDA_SLAB_H
 #define CUDA_SLAB_H
 

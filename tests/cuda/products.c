@@ -122,6 +122,7 @@ struct product_case {
     int col0, used;                       /* the window */
     enum skinny_in in;
     bool bias, accumulate, gated, slim; /* slim: by slim.cu */
+    int places;                         /* 0: a few, so that CTAs take several tiles */
     int n_sms;                          /* slim: for so many the columns are cut into parts; 0: they are not */
 };
 
@@ -293,7 +294,7 @@ static void try_product(const struct product_case *c, uint64_t seed)
                            .ldx = ld,
                            .rows = c->rows,
                            .n_out = c->n_out,
-                           .places = 1 + (int)(seed % 5), /* few: CTAs take several tiles */
+                           .places = c->places ? c->places : 1 + (int)(seed % 5),
                            .shared = (seed % 3           ? 227
                                       : kinds[c->kind].q ? 163
                                                          : 99)
@@ -345,7 +346,8 @@ static void skinny_products_of_every_family(void **state)
         }
 }
 
-/* Columns whose inputs do not fit are cut into parts (lean.cu), gated ones too; fewer CTAs than parts. */
+/* Columns whose inputs do not fit are cut into parts (lean.cu), gated ones too: fewer CTAs than parts, several groups
+ * of them, some of which have no tile in the last turn. */
 static void columns_in_parts(void **state)
 {
     (void)state;
@@ -359,7 +361,8 @@ static void columns_in_parts(void **state)
                                  .used = 6656,
                                  .in = (enum skinny_in)(kind % 2),
                                  .accumulate = kind == 4,
-                                 .gated = gated};
+                                 .gated = gated,
+                                 .places = kind % 2 ? 12 : 0};
         try_product(&c, (uint64_t)kind);
     }
 }
@@ -521,6 +524,48 @@ static void rows_do_not_depend_on_each_other(void **state)
     check_bits_of_rows(10, SKINNY_PLAIN, 6656);
 }
 
+/* One row is not finite, others are huge or tiny or nothing: each has its own outputs, and what is not finite shows. */
+static void inputs_of_any_size(void **state)
+{
+    (void)state;
+    enum { ROWS = 6, COLS = 512, OUTS = 16 };
+    static const float sizes[ROWS] = {1, NAN, 1e30f, INFINITY, 1e-30f, 0};
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct rng r;
+        struct matrix m;
+        float ones[ROWS * OUTS];
+        rng_init(&r, 41);
+        make_matrix(&m, kind, OUTS, COLS, &r);
+        float *x = random_rows(ROWS, COLS, &r), *y = plane(sizeof ones);
+        for (int row = 1; row < ROWS; row++)
+            memcpy(x + row * COLS, x, COLS * sizeof *x);
+        struct skinny_job j = {.x = x,
+                               .ldx = COLS,
+                               .rows = ROWS,
+                               .places = 2,
+                               .shared = 227 << 10,
+                               .n_out = 1,
+                               .out = {{.w = {m.p, 0, OUTS, 0, COLS}, .y = y, .ldy = OUTS}}};
+        launch_few(&j);
+        memcpy(ones, y, sizeof ones);
+        for (int i = 0; i < COLS; i++)
+            for (int row = 0; row < ROWS; row++)
+                if (row != 1 && row != 3)
+                    x[row * COLS + i] *= sizes[row];
+        x[COLS + 77] = sizes[1], x[3 * COLS + 300] = sizes[3];
+        launch_few(&j);
+        for (int i = 0; i < ROWS * OUTS; i++) {
+            double was = (double)ones[i], is = (double)y[i], size = (double)sizes[i / OUTS];
+            bool right = isfinite(size) ? fabs(is - was * size) <= 0.02 * size : !isfinite(is);
+            if (!right)
+                fail_msg("kind %d row %d out %d: %g, where inputs of 1 make %g", kind, i / OUTS, i % OUTS, is, was);
+        }
+        free_matrix(&m);
+        unified_free(x);
+        unified_free(y);
+    }
+}
+
 static void inputs_in_16_bits(void **state)
 {
     (void)state;
@@ -657,6 +702,7 @@ int main(void)
         cmocka_unit_test(columns_that_no_tile_divides),
         cmocka_unit_test(two_tiles_a_cta),
         cmocka_unit_test(rows_do_not_depend_on_each_other),
+        cmocka_unit_test(inputs_of_any_size),
         cmocka_unit_test(inputs_in_16_bits),
         cmocka_unit_test(tiles_of_every_family),
         cmocka_unit_test(widened_weights),
