@@ -98,6 +98,7 @@ static struct skinny_job few_job(const struct device *d, const struct linear_arg
     return j;
 }
 
+/* Where parts of the columns leave their sums. */
 static bool find_lean_room(struct device *d, struct skinny_job *j)
 {
     size_t floats = 0, counters = 0;

@@ -120,7 +120,7 @@ extern "C" void emulator_capability(int ten_times)
     capability = ten_times;
 }
 
-/* Dynamic shared memory of a CTA, KiB, by compute capability: the CUDA C++ Programming Guide's table. */
+/* Dynamic shared memory that a CTA may have, by compute capability: the CUDA C++ Programming Guide's table. */
 static int most_dynamic()
 {
     int major = capability / 10;
