@@ -67,6 +67,14 @@ def results(root, which="first"):
         return f.read()
 
 
+def so_far(root):
+    """Its folder is there before the file is."""
+    try:
+        return results(root)
+    except FileNotFoundError:
+        return ""
+
+
 def run(root, which="first", **env):
     p = start(root, which, **env)
     said, _ = p.communicate(timeout=120)
@@ -214,7 +222,7 @@ def what_is_killed_has_said_what_it_saw(folder):
     root = unpacked(folder, test_gpu_cuda_products="echo half of it; sleep 20")
     p = start(root, GPU_LIMIT="60")
     deadline = time.time() + 60
-    while "half of it" not in (results(root) if os.path.exists(os.path.join(folder, "out")) else ""):
+    while "half of it" not in so_far(root):
         assert time.time() < deadline
         time.sleep(0.1)
     os.killpg(p.pid, signal.SIGKILL)
@@ -225,7 +233,7 @@ def what_is_killed_has_said_what_it_saw(folder):
 def an_interrupted_run_ends_with_its_sums(folder):
     root = unpacked(folder, test_gpu_cuda_products="echo half of it; sleep 20")
     p = start(root, GPU_LIMIT="60")
-    while "half of it" not in (results(root) if os.path.exists(os.path.join(folder, "out")) else ""):
+    while "half of it" not in so_far(root):
         time.sleep(0.1)
     p.terminate()
     said, _ = p.communicate(timeout=60)
