@@ -5,7 +5,7 @@
 #ifndef CPU_ATTENTION_BODY_H
 #define CPU_ATTENTION_BODY_H
 
-enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT };
+enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT, ATTN_SUMS = WIDE == 1 ? TILE : 2 * TILE, MAX_RUNS = 4 };
 
 /* How the keys and values of a leaf lie, and how they are multiplied: one after the other as they are cached, or halves
  * in pairs: as f32 that was rounded, or as bfloat16, whose products are added one by one or by the CPU's own dots. */
@@ -81,10 +81,14 @@ INLINE vf load_form(enum form f, const void *p, size_t i)
                        p, i);
 }
 
-/* acc[i * G + k] += x * the float at w + i * step, for Q of them. */
-INLINE void add_one(int Q, int G, int k, vf x, const float *w, size_t step, vf acc[])
+/* acc[i * G + k] += x[k] * the float at w + i * step, for Q of them. */
+INLINE void add_ones(int Q, int G, const vf x[], const float *w, size_t step, vf acc[])
 {
-    UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] = vf_fma(vf_load1(w + (size_t)i * step), x, acc[i * G + k]);
+    UNROLL for (int i = 0; i < Q; i++)
+    {
+        vf one = vf_load1(w + (size_t)i * step);
+        UNROLL for (int k = 0; k < G; k++) acc[i * G + k] = vf_fma(one, x[k], acc[i * G + k]);
+    }
 }
 
 #ifdef VEC_PAIRS
@@ -99,35 +103,46 @@ INLINE vi load_dot(enum form f, const void *p, size_t even, size_t step)
                           : pair_of(x + even, x + even + step);
 }
 
-INLINE void add_dot(int Q, int G, int k, vi x, const uint16_t *w, size_t step, vf acc[])
+INLINE void add_dots(int Q, int G, const vi x[], const uint16_t *w, size_t step, vf acc[])
 {
-    UNROLL for (int i = 0; i < Q; i++) acc[i * G + k] = pair_add(acc[i * G + k], x, w + (size_t)i * step);
+    UNROLL for (int i = 0; i < Q; i++)
+    {
+        vi two = pair_load1(w + (size_t)i * step);
+        UNROLL for (int k = 0; k < G; k++) acc[i * G + k] = pair_add(acc[i * G + k], x[k], two);
+    }
 }
 #endif
+
+/* Adds element d of the keys, or of halves that and the next one, the second one first. */
+INLINE void score_element(enum form f, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
+                          const struct leaf_batch *b, int g, int d, vf acc[])
+{
+    size_t at = (size_t)d * kv->k_stride, step = (size_t)j->padded_dim;
+    vf x[MAX_RUNS];
+#ifdef VEC_PAIRS
+    if (is_dot(f)) {
+        vi two[MAX_RUNS];
+        UNROLL for (int k = 0; k < G; k++) two[k] = load_dot(f, kv->k[g + k], at, kv->k_stride);
+        add_dots(Q, G, two, b->q_half + d, (size_t)j->half_dim, acc);
+        return;
+    }
+#endif
+    if (!is_one(f)) {
+        UNROLL for (int k = 0; k < G; k++) x[k] = load_form(f, kv->k[g + k], at + kv->k_stride);
+        add_ones(Q, G, x, b->q + d + 1, step, acc);
+    }
+    UNROLL for (int k = 0; k < G; k++) x[k] = load_form(f, kv->k[g + k], at);
+    add_ones(Q, G, x, b->q + d, step, acc);
+}
 
 /* Scores of Q queries with G runs of 16 positions from run g on. */
 INLINE void score_runs(enum form f, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
                        struct leaf_batch *b, int g)
 {
-    vf acc[TILE];
-    size_t step = (size_t)j->padded_dim;
+    vf acc[MAX_SUMS];
     UNROLL for (int i = 0; i < Q * G; i++) acc[i] = vf_set1(0);
-    for (int d = 0; d < j->head_dim; d += is_one(f) ? 1 : 2) {
-        UNROLL for (int k = 0; k < G; k++)
-        {
-            size_t at = (size_t)d * kv->k_stride;
-            const void *keys = kv->k[g + k];
-#ifdef VEC_PAIRS
-            if (is_dot(f)) {
-                add_dot(Q, G, k, load_dot(f, keys, at, kv->k_stride), b->q_half + d, (size_t)j->half_dim, acc);
-                continue;
-            }
-#endif
-            if (!is_one(f))
-                add_one(Q, G, k, load_form(f, keys, at + kv->k_stride), b->q + d + 1, step, acc);
-            add_one(Q, G, k, load_form(f, keys, at), b->q + d, step, acc);
-        }
-    }
+    for (int d = 0; d < j->head_dim; d += is_one(f) ? 1 : 2)
+        score_element(f, Q, G, j, kv, b, g, d, acc);
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++)
         vf_store(b->s[i] + SEGMENT * (g + k), acc[i * G + k]);
 }
@@ -135,7 +150,7 @@ INLINE void score_runs(enum form f, int Q, int G, const struct attend_job *j, co
 /* Runs of 16 that Q queries take side by side: enough sums in flight without running out of registers. */
 INLINE int runs_of(int Q)
 {
-    return TILE / Q > 4 ? 4 : TILE / Q < 1 ? 1 : TILE / Q;
+    return ATTN_SUMS / Q > MAX_RUNS ? MAX_RUNS : ATTN_SUMS / Q < 1 ? 1 : ATTN_SUMS / Q;
 }
 
 INLINE void score_queries(enum form f, int Q, const struct attend_job *j, const struct leaf_kv *kv,
@@ -235,8 +250,9 @@ INLINE vf load_value(enum form f, const struct leaf_kv *kv, int p, int d)
 INLINE void mix_position(enum form f, int Q, int G, const struct leaf_kv *kv, const struct leaf_batch *b, int first,
                          int p, int d, vf acc[])
 {
-    UNROLL for (int k = 0; k < G; k++)
-        add_one(Q, G, k, load_value(f, kv, p, d + SEGMENT * k), &b->s[first][p], ATTN_LEAF, acc);
+    vf x[MAX_RUNS];
+    UNROLL for (int k = 0; k < G; k++) x[k] = load_value(f, kv, p, d + SEGMENT * k);
+    add_ones(Q, G, x, &b->s[first][p], ATTN_LEAF, acc);
 }
 
 /* Of a pair of positions, the odd one first. */
@@ -245,12 +261,11 @@ INLINE void mix_pair(enum form f, int Q, int G, const struct leaf_kv *kv, const 
 {
 #ifdef VEC_PAIRS
     if (is_dot(f)) {
-        size_t at = (size_t)(p % SEGMENT) * kv->v_stride + (size_t)d * (f == DOT_LACED ? 2 : 1);
-        UNROLL for (int k = 0; k < G; k++)
-        {
-            size_t run = at + (size_t)(SEGMENT * k) * (f == DOT_LACED ? 2 : 1);
-            add_dot(Q, G, k, load_dot(f, kv->v[p / SEGMENT], run, kv->v_stride), &b->p[first][p], ATTN_LEAF, acc);
-        }
+        size_t wide = f == DOT_LACED ? 2 : 1, at = (size_t)(p % SEGMENT) * kv->v_stride + (size_t)d * wide;
+        vi two[MAX_RUNS];
+        UNROLL for (int k = 0; k < G; k++) two[k] =
+            load_dot(f, kv->v[p / SEGMENT], at + (size_t)(SEGMENT * k) * wide, kv->v_stride);
+        add_dots(Q, G, two, &b->p[first][p], ATTN_LEAF, acc);
         return;
     }
 #endif
@@ -262,7 +277,7 @@ INLINE void mix_pair(enum form f, int Q, int G, const struct leaf_kv *kv, const 
 INLINE void mix_runs(enum form f, int Q, int G, const struct attend_job *j, const struct leaf_kv *kv,
                      const struct leaf_batch *b, int first, const int range[2], int d)
 {
-    vf acc[TILE];
+    vf acc[MAX_SUMS];
     size_t ldo = (size_t)j->padded_dim + PARTIAL_EXTRA;
     float *o = j->leaf_o + (size_t)first * ldo + d;
     int p = range[0];

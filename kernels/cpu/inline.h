@@ -18,7 +18,7 @@
 #define UNROLL
 #else
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL _Pragma("GCC unroll 24")
 #endif
 
 #endif

@@ -29,9 +29,11 @@
 
 enum {
     MAX_TILE = 8,
-    SPAN_LEAVES = 16,
+    MAX_WIDE = 3,
+    MAX_SUMS = MAX_TILE * MAX_WIDE,
+    SPAN_LEAVES = 8,
     ROW_BLOCK = 64,
-    INNER_LEVELS = 4,
+    INNER_LEVELS = 3,
     MAX_LEVELS = 17,
     ATTN_LEAF = 128,
     PARTIAL_EXTRA = 16
@@ -98,11 +100,11 @@ static inline size_t quant_at(size_t blocks, size_t tile, size_t row)
 
 /* Working memory of one thread in a linear call. */
 struct linear_scratch {
-    _Alignas(64) float inner[INNER_LEVELS][MAX_TILE][GROUP_ROWS];
-    float outer[ROW_BLOCK][MAX_LEVELS - INNER_LEVELS][GROUP_ROWS];
-    uint8_t panel[SPAN_LEAVES * 2 * 1024]; /* SPAN_LEAVES * 64 columns of 16 rows, unpacked */
-    float scale[SPAN_LEAVES * 2][2][GROUP_ROWS];
-    float min[SPAN_LEAVES * 2][GROUP_ROWS];
+    _Alignas(64) float inner[INNER_LEVELS][MAX_WIDE][MAX_TILE][GROUP_ROWS];
+    float outer[ROW_BLOCK][MAX_WIDE][MAX_LEVELS - INNER_LEVELS][GROUP_ROWS];
+    uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];          /* [block][group], unpacked */
+    float scale[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS]; /* [block][2][group][16] */
+    float min[SPAN_LEAVES * 2 * MAX_WIDE * GROUP_ROWS];       /* [block][group][16] */
 };
 
 /* n_q queries of one kv head of one sequence over leaves [leaf0, leaf1) of its positions. */
@@ -142,8 +144,8 @@ struct cpu_kernels {
     void (*round_row)(const float *x, int n, uint16_t *h, size_t tile);
     /* Pairs of columns of 16 weights (from: FAM_F16 or FAM_BF16) as FAM_PAIR has them. */
     void (*lace)(enum family from, const uint8_t *w, int pairs, uint8_t *out);
-    /* The outputs of weight group g (of the matrix) for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
-    void (*linear)(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s);
+    /* The outputs of weight groups from g (of the matrix) on for rows row0 .. row0+n-1, n <= ROW_BLOCK. */
+    void (*linear)(const struct linear_job *j, int g, int groups, int row0, int n, struct linear_scratch *s);
     void (*attend)(const struct attend_job *j);
     /* Folds one leaf's partial of one query into its state. */
     void (*fold)(const float *partial, int padded_dim, float *m, float *l, float *o);

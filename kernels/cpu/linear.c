@@ -86,8 +86,8 @@ static void output_item(void *ctx, int item, int thread)
     int g = item / c->row_blocks * c->groups_per_item, end = g + c->groups_per_item;
     int row = item % c->row_blocks * ROW_BLOCK, n = c->a->rows - row;
     n = n < ROW_BLOCK ? n : ROW_BLOCK;
-    for (; g < end && g < groups; g++)
-        c->d->kernels->linear(j, j->group0 + g, row, n, &c->d->linear[thread]);
+    end = end < groups ? end : groups;
+    c->d->kernels->linear(j, j->group0 + g, end - g, row, n, &c->d->linear[thread]);
 }
 
 /* Why these arguments cannot run, or NULL. */
@@ -208,7 +208,7 @@ static int64_t cut(struct linear_call *c)
     int64_t total_ns = groups * group_ns * c->row_blocks;
     int64_t target_ns = total_ns / (8 * pool_threads(c->d->pool));
     target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
-    c->groups_per_item = (int)(target_ns / group_ns) + 1;
+    c->groups_per_item = (int)(target_ns / group_ns) / MAX_WIDE * MAX_WIDE + MAX_WIDE;
     for (int i = 0; i < a->n_out; i++) {
         int g = (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
         c->items[i + 1] = c->items[i] + (g + c->groups_per_item - 1) / c->groups_per_item * c->row_blocks;

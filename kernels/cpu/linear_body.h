@@ -2,10 +2,41 @@
 #ifndef CPU_LINEAR_BODY_H
 #define CPU_LINEAR_BODY_H
 
-/* A block ready to multiply: in place in the packed matrix, or unpacked into the panel. */
+/* Neighbouring groups that a tile takes at once: an input that is in a register is multiplied with the weights of all
+ * of them, where there are registers enough. */
+#ifndef VEC_WIDE
+enum { WIDE = 1, WIDE_FAST = FAST_TILE, WIDE_QUANT = QUANT_TILE };
+
+INLINE int wide_from(bool floats, bool fast)
+{
+    (void)floats;
+    (void)fast;
+    return 1;
+}
+#endif
+
+/* Bytes: a core waits for memory less when it asks for more at once than it would by itself. */
+enum { PREFETCH_AHEAD = 8192 };
+
+/* What a tile is, known when it is compiled: R rows of G groups. Its sums are [G][R]. */
+struct tile {
+    enum family f;
+    bool panel, fast; /* quantised weights: unpacked; the inputs are fast ones */
+    int R, G;
+};
+
+/* Where it lies: the matrix's group, the call's row, the row within the row block. Of a panel, the tile is one of so
+ * many that share in fetching what the next panel is made of. */
+struct place {
+    int g, row, at;
+    int leaf0, leaf1;
+    int tile, tiles;
+};
+
+/* A block ready to multiply: in place in the packed matrix, or one of each group, unpacked into the panel. */
 struct block_at {
     const uint8_t *w, *head;  /* head: of its 256 columns (K types, in place) */
-    const float *scale, *min; /* panel */
+    const float *scale, *min; /* panel: [2][G][16], [G][16] */
 };
 
 INLINE int zero_shift(enum family f)
@@ -31,41 +62,66 @@ INLINE vf packed_min(enum family f, const struct block_at *b)
     return vf_sub(vf_set1(0), vf_mul(dmin, vf_load_u8(s + 16)));
 }
 
+/* The dots of a block, or for K6 of the part's half. */
+INLINE void dots(struct tile t, int part, const struct block_at *b, const int8_t *q, vi dot[])
+{
+#ifdef VEC_WIDE
+    if (t.G > 1) {
+        dot_wide(family_bits(t.f), t.fast, part, t.R, b->w, q, dot);
+        return;
+    }
+#endif
+    dot_block(family_bits(t.f), t.panel, t.fast, part, t.R, b->w, q, dot);
+}
+
 /* Adds the chunks that share a scale: all of a block, or for K6 the part's half. */
-INLINE void part_add(enum family f, bool panel, bool fast, int R, int part, const struct block_at *b, const int8_t *q,
-                     const struct qmeta *meta, vf acc[])
+INLINE void part_add(struct tile t, int part, const struct block_at *b, const int8_t *q, const struct qmeta *meta,
+                     vf acc[])
 {
-    vi dot[MAX_TILE];
-    dot_block(family_bits(f), panel, fast, part, R, b->w, q, dot);
-    int shift = zero_shift(f);
-    vf dw = panel ? vf_load(b->scale + GROUP_ROWS * part) : packed_scale(f, b, part);
-    UNROLL for (int r = 0; r < R; r++)
+    vi dot[MAX_SUMS];
+    int shift = zero_shift(t.f);
+    dots(t, part, b, q, dot);
+    UNROLL for (int i = 0; i < t.G; i++)
     {
-        const struct qmeta *m = meta + r;
-        vi t = dot[r];
-        if (shift)
-            t = vi_sub_shifted(t, vi_load1(f == FAM_K6 ? &m->half[part] : &m->sum), shift);
-        acc[r] = vf_fma(vf_mul(dw, vf_load1(&m->d)), vi_to_f(t), acc[r]);
+        vf dw = t.panel ? vf_load(b->scale + GROUP_ROWS * (t.G * part + i)) : packed_scale(t.f, b, part);
+        UNROLL for (int r = 0; r < t.R; r++)
+        {
+            const struct qmeta *m = meta + r;
+            vi x = dot[i * t.R + r];
+            if (shift)
+                x = vi_sub_shifted(x, vi_load1(t.f == FAM_K6 ? &m->half[part] : &m->sum), shift);
+            acc[i * t.R + r] = vf_fma(vf_mul(dw, vf_load1(&m->d)), vi_to_f(x), acc[i * t.R + r]);
+        }
     }
 }
 
-/* acc[r] += block * inputs of row r. */
-INLINE void block_add(enum family f, bool panel, bool fast, int R, const struct block_at *b, const int8_t *q,
-                      const struct qmeta *meta, vf acc[])
+/* acc += block * inputs of each row. */
+INLINE void block_add(struct tile t, const struct block_at *b, const int8_t *q, const struct qmeta *meta, vf acc[])
 {
-    part_add(f, panel, fast, R, 0, b, q, meta, acc);
-    if (f == FAM_K6)
-        part_add(f, panel, fast, R, 1, b, q, meta, acc);
-    if (family_has_min(f)) {
-        vf mw = panel ? vf_load(b->min) : packed_min(f, b);
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_fma(mw, vf_load1(&meta[r].s), acc[r]);
+    part_add(t, 0, b, q, meta, acc);
+    if (t.f == FAM_K6)
+        part_add(t, 1, b, q, meta, acc);
+    if (!family_has_min(t.f))
+        return;
+    UNROLL for (int i = 0; i < t.G; i++)
+    {
+        vf mw = t.panel ? vf_load(b->min + GROUP_ROWS * i) : packed_min(t.f, b);
+        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] = vf_fma(mw, vf_load1(&meta[r].s), acc[i * t.R + r]);
     }
 }
 
-/* Where a node of a level waits for its right sibling; at: the row within the row block. */
-INLINE float *level_at(struct linear_scratch *s, int at, int level, int r)
+/* Where the nodes of a level wait for their right siblings. */
+struct nodes {
+    float *first;
+    size_t group, row; /* from one to the next, in floats */
+};
+
+INLINE struct nodes level_at(struct linear_scratch *s, int at, int level)
 {
-    return level < INNER_LEVELS ? s->inner[level][r] : s->outer[at + r][level - INNER_LEVELS];
+    if (level < INNER_LEVELS)
+        return (struct nodes){s->inner[level][0][0], MAX_TILE * GROUP_ROWS, GROUP_ROWS};
+    size_t group = (MAX_LEVELS - INNER_LEVELS) * GROUP_ROWS;
+    return (struct nodes){s->outer[at][0][level - INNER_LEVELS], group, MAX_WIDE * group};
 }
 
 static void put_lanes(const struct linear_job *j, int g, int row, vf v)
@@ -94,20 +150,37 @@ INLINE void put_row(const struct linear_job *j, int g, int row, vf v)
     vf_store(y, v);
 }
 
-/* Leaf's sums in acc[0..R): into the tree, or out. */
-INLINE void leaf_done(const struct linear_job *j, int R, int g, int row, int at, struct sum_step step, vf acc[],
+INLINE void add_nodes(struct tile t, struct nodes n, vf acc[])
+{
+    UNROLL for (int i = 0; i < t.G; i++)
+    {
+        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] =
+            vf_add(vf_load(n.first + (size_t)i * n.group + (size_t)r * n.row), acc[i * t.R + r]);
+    }
+}
+
+INLINE void keep_nodes(struct tile t, struct nodes n, const vf acc[])
+{
+    UNROLL for (int i = 0; i < t.G; i++)
+    {
+        UNROLL for (int r = 0; r < t.R; r++)
+            vf_store(n.first + (size_t)i * n.group + (size_t)r * n.row, acc[i * t.R + r]);
+    }
+}
+
+/* Leaf's sums in acc: into the tree, or out. */
+INLINE void leaf_done(const struct linear_job *j, struct tile t, struct place p, struct sum_step step, vf acc[],
                       struct linear_scratch *s)
 {
-    for (uint32_t add = step.add; add; add &= add - 1) {
-        int level = __builtin_ctz(add);
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_add(vf_load(level_at(s, at, level, r)), acc[r]);
+    for (uint32_t add = step.add; add; add &= add - 1)
+        add_nodes(t, level_at(s, p.at, __builtin_ctz(add)), acc);
+    if (step.level >= 0) {
+        keep_nodes(t, level_at(s, p.at, step.level), acc);
+        return;
     }
-    UNROLL for (int r = 0; r < R; r++)
+    UNROLL for (int i = 0; i < t.G; i++)
     {
-        if (step.level >= 0)
-            vf_store(level_at(s, at, step.level, r), acc[r]);
-        else
-            put_row(j, g, row + r, acc[r]);
+        UNROLL for (int r = 0; r < t.R; r++) put_row(j, p.g + i, p.row + r, acc[i * t.R + r]);
     }
 }
 
@@ -116,82 +189,96 @@ INLINE void prefetch_bytes(const uint8_t *p, int n)
     UNROLL for (int i = 0; i < n; i += 64) prefetch(p + i);
 }
 
+INLINE const uint8_t *group_at(const struct linear_job *j, int g)
+{
+    return j->w->data + (size_t)g * j->w->group_bytes;
+}
+
 /* Block b of the packed matrix. */
 INLINE struct block_at block_in_place(enum family f, const uint8_t *group, int b)
 {
     struct block_at at = {0};
     at.w = family_block(f, group, b, &at.head);
-    prefetch_bytes(at.w + 1024, 320);
+    prefetch_bytes(at.w + PREFETCH_AHEAD, family_block_bytes(f));
     return at;
 }
 
 /* Block i of the panel. */
-INLINE struct block_at block_of_panel(const struct linear_scratch *s, int i)
+INLINE struct block_at block_of_panel(struct tile t, const struct linear_scratch *s, int i)
 {
-    return (struct block_at){.w = s->panel + (size_t)i * PANEL_BLOCK, .scale = s->scale[i][0], .min = s->min[i]};
+    return (struct block_at){.w = s->panel + (size_t)(i * t.G) * PANEL_BLOCK,
+                             .scale = s->scale + (size_t)(i * 2 * t.G) * GROUP_ROWS,
+                             .min = s->min + (size_t)(i * t.G) * GROUP_ROWS};
 }
 
-INLINE void prefetch_block(enum family f, const uint8_t *group, int b)
+/* Of block b of each group, or where the window ends before it, of a first one of the groups that are next. */
+INLINE void prefetch_panel(struct tile t, const struct linear_job *j, struct place p, int b)
 {
-    const uint8_t *head, *next = family_block(f, group, b, &head);
-    prefetch_bytes(next, family_block_bytes(f));
+    int blocks = j->col1 / BLOCK_COLS;
+    if (b >= blocks) {
+        b -= blocks - j->col0 / BLOCK_COLS;
+        p.g += t.G;
+    }
+    size_t bytes = j->w->group_bytes / (size_t)(j->w->cols / BLOCK_COLS);
+    for (int i = 0; i < t.G; i++)
+        for (size_t k = 0; k < bytes; k += 64)
+            prefetch(group_at(j, p.g + i) + (size_t)b * bytes + k);
 }
 
-/* Rows row .. row+R-1 of the call, leaves [leaf0, leaf1). Of two leaves that are added to each other the left one's
- * sums wait in registers. */
-INLINE void quant_tile(enum family f, bool panel, bool fast, int R, const struct linear_job *j, int g, int row, int at,
-                       int leaf0, int leaf1, struct linear_scratch *s)
+/* A tile of quantised weights. Of two leaves that are added to each other the left one's sums wait in registers, where
+ * there are enough. */
+INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
-    int blocks = j->col1 / BLOCK_COLS, b0 = 2 * leaf0, n = (2 * leaf1 < blocks ? 2 * leaf1 : blocks) - b0;
-    size_t input = quant_at(j->blocks, j->tile, (size_t)row) + (size_t)(b0 - j->col0 / BLOCK_COLS) * j->tile;
-    const int8_t *q = j->q + input * quant_block(fast);
+    int blocks = j->col1 / BLOCK_COLS, b0 = 2 * p.leaf0, n = (2 * p.leaf1 < blocks ? 2 * p.leaf1 : blocks) - b0;
+    size_t input = quant_at(j->blocks, j->tile, (size_t)p.row) + (size_t)(b0 - j->col0 / BLOCK_COLS) * j->tile;
+    const int8_t *q = j->q + input * quant_block(t.fast);
     const struct qmeta *meta = j->meta + input;
-    const struct sum_step *steps = j->steps + (leaf0 - j->leaf0);
-    vf left[MAX_TILE];
-    UNROLL for (int r = 0; r < R; r++) left[r] = vf_set1(0);
+    const struct sum_step *steps = j->steps + (p.leaf0 - j->leaf0);
+    int due = p.tile;
+    vf left[MAX_SUMS];
+    UNROLL for (int r = 0; r < t.G * t.R; r++) left[r] = vf_set1(0);
     for (int b = 0; b < n; steps++) {
-        vf acc[MAX_TILE];
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+        vf acc[MAX_SUMS];
+        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         struct sum_step step = *steps;
         bool first = b == 0;
         for (int end = b + 2 < n ? b + 2 : n; b < end; b++) {
-            struct block_at block = panel ? block_of_panel(s, b) : block_in_place(f, group, b0 + b);
-            if (panel && at == 0) /* what the next panel is made of lies behind this one's */
-                prefetch_block(f, group, b0 + b + n);
-            block_add(f, panel, fast, R, &block, q, meta, acc);
-            q += j->tile * quant_block(fast);
+            struct block_at block = t.panel ? block_of_panel(t, s, b) : block_in_place(t.f, group_at(j, p.g), b0 + b);
+            if (t.panel && b == due) { /* what the next panel is made of lies behind this one's */
+                prefetch_panel(t, j, p, b0 + b + n);
+                due += p.tiles;
+            }
+            block_add(t, &block, q, meta, acc);
+            q += j->tile * quant_block(t.fast);
             meta += j->tile;
         }
-        if (step.level == 0 && b < n) {
-            UNROLL for (int r = 0; r < R; r++) left[r] = acc[r];
+        if (t.G == 1 && step.level == 0 && b < n) {
+            UNROLL for (int r = 0; r < t.G * t.R; r++) left[r] = acc[r];
             continue;
         }
-        if ((step.add & 1) && !first) {
-            UNROLL for (int r = 0; r < R; r++) acc[r] = vf_add(left[r], acc[r]);
+        if (t.G == 1 && (step.add & 1) && !first) {
+            UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_add(left[r], acc[r]);
             step.add &= ~1u;
         }
-        leaf_done(j, R, g, row, at, step, acc, s);
+        leaf_done(j, t, p, step, acc, s);
     }
 }
 
 /* The same for so few rows, in place, that the loads are what takes the time. */
-INLINE void few_tile(enum family f, bool fast, int R, const struct linear_job *j, int g, int row, int leaf0, int leaf1,
-                     struct linear_scratch *s)
+INLINE void few_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
-    size_t input = quant_at(j->blocks, j->tile, (size_t)row);
-    for (int leaf = leaf0; leaf < leaf1; leaf++) {
-        vf acc[MAX_TILE];
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+    size_t input = quant_at(j->blocks, j->tile, (size_t)p.row);
+    for (int leaf = p.leaf0; leaf < p.leaf1; leaf++) {
+        vf acc[MAX_SUMS];
+        UNROLL for (int r = 0; r < t.R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
-            struct block_at block = block_in_place(f, group, b);
+            struct block_at block = block_in_place(t.f, group_at(j, p.g), b);
             size_t i = input + (size_t)(b - first) * j->tile;
-            block_add(f, false, fast, R, &block, j->q + i * quant_block(fast), j->meta + i, acc);
+            block_add(t, &block, j->q + i * quant_block(t.fast), j->meta + i, acc);
         }
-        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
     }
 }
 
@@ -201,96 +288,102 @@ INLINE int tile_rows(int n, int tile)
     return n >= tile ? tile : n >= 4 ? 4 : n;
 }
 
-INLINE int quant_rows_at_once(bool fast)
+INLINE int quant_rows_at_once(bool fast, int G)
 {
-    return fast ? FAST_TILE : QUANT_TILE;
+    return G > 1 ? (fast ? WIDE_FAST : WIDE_QUANT) : fast ? FAST_TILE : QUANT_TILE;
 }
 
-INLINE void one_tile(enum family f, bool panel, bool fast, int R, const struct linear_job *j, int g, int row, int at,
-                     int leaf0, int leaf1, struct linear_scratch *s)
+INLINE void one_tile(struct tile t, int R, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    if (!panel && R < 4)
-        few_tile(f, fast, R, j, g, row, leaf0, leaf1, s);
+    t.R = R;
+    if (!t.panel && t.G == 1 && R < 4)
+        few_tile(t, j, p, s);
     else
-        quant_tile(f, panel, fast, R, j, g, row, at, leaf0, leaf1, s);
+        quant_tile(t, j, p, s);
 }
 
 /* One tile of tile_rows(n, quant_rows_at_once) rows. */
-INLINE void quant_rows(enum family f, bool panel, bool fast, const struct linear_job *j, int g, int row, int n, int at,
-                       int leaf0, int leaf1, struct linear_scratch *s)
+INLINE void quant_rows(struct tile t, const struct linear_job *j, struct place p, int n, struct linear_scratch *s)
 {
-    int most = quant_rows_at_once(fast), rows = tile_rows(n, most);
+    int most = quant_rows_at_once(t.fast, t.G), rows = tile_rows(n, most);
     if (rows == 1)
-        one_tile(f, panel, fast, 1, j, g, row, at, leaf0, leaf1, s);
+        one_tile(t, 1, j, p, s);
     else if (rows == 2)
-        one_tile(f, panel, fast, 2, j, g, row, at, leaf0, leaf1, s);
+        one_tile(t, 2, j, p, s);
     else if (most > 2 && rows == 3)
-        one_tile(f, panel, fast, 3, j, g, row, at, leaf0, leaf1, s);
+        one_tile(t, 3, j, p, s);
     else if (most > 3 && rows == 4)
-        one_tile(f, panel, fast, 4, j, g, row, at, leaf0, leaf1, s);
+        one_tile(t, 4, j, p, s);
     else if (most > 4)
-        one_tile(f, panel, fast, 8, j, g, row, at, leaf0, leaf1, s);
+        one_tile(t, 8, j, p, s);
 }
 
-/* Unpacks the blocks of leaves [leaf0, leaf1) of group g. */
-INLINE void panel_fill(enum family f, bool fast, const struct linear_job *j, int g, int leaf0, int leaf1,
-                       struct linear_scratch *s)
+/* Unpacks the blocks of leaves [p.leaf0, p.leaf1) of G groups. */
+INLINE void panel_fill(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
-    int blocks = j->col1 / BLOCK_COLS, end = 2 * leaf1 < blocks ? 2 * leaf1 : blocks;
-    for (int b = 2 * leaf0; b < end; b++) {
-        struct block_at at = {0};
-        int i = b - 2 * leaf0;
-        at.w = family_block(f, group, b, &at.head);
-        panel_block(family_bits(f), fast, at.w, s->panel + (size_t)i * PANEL_BLOCK);
-        for (int part = 0; part < (f == FAM_K6 ? 2 : 1); part++)
-            vf_store(s->scale[i][part], packed_scale(f, &at, part));
-        if (family_has_min(f))
-            vf_store(s->min[i], packed_min(f, &at));
+    int blocks = j->col1 / BLOCK_COLS, end = 2 * p.leaf1 < blocks ? 2 * p.leaf1 : blocks;
+    for (int i = 0; i < t.G; i++) {
+        for (int b = 2 * p.leaf0; b < end; b++) {
+            struct block_at at = {0};
+            int to = b - 2 * p.leaf0;
+            at.w = family_block(t.f, group_at(j, p.g + i), b, &at.head);
+            panel_block(family_bits(t.f), t.fast, at.w, s->panel + (size_t)(to * t.G + i) * PANEL_BLOCK);
+            for (int part = 0; part < (t.f == FAM_K6 ? 2 : 1); part++)
+                vf_store(s->scale + (size_t)((to * 2 + part) * t.G + i) * GROUP_ROWS, packed_scale(t.f, &at, part));
+            if (family_has_min(t.f))
+                vf_store(s->min + (size_t)(to * t.G + i) * GROUP_ROWS, packed_min(t.f, &at));
+        }
     }
 }
 
-typedef void panel_fn(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,
-                      struct linear_scratch *s);
+typedef void panel_fn(const struct linear_job *j, struct place p, int n, struct linear_scratch *s);
 
 /* Few rows multiply straight from the packed bytes, tile after tile; more unpack each weight once for all of them. */
-INLINE void quant_group(enum family f, bool fast, panel_fn *panel_rows, const struct linear_job *j, int g, int row0,
-                        int n, struct linear_scratch *s)
+INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear_job *j, struct place p, int n,
+                        struct linear_scratch *s)
 {
-    int most = quant_rows_at_once(fast);
-    if (n <= in_place_rows(f, fast)) {
-        for (int i = 0; i < n; i += tile_rows(n - i, most))
-            quant_rows(f, false, fast, j, g, row0 + i, n - i, 0, j->leaf0, j->leaf1, s);
+    int most = quant_rows_at_once(t.fast, t.G);
+    if (n <= in_place_rows(t.f, t.fast, t.G)) {
+        for (int took; n > 0; n -= took, p.row += took, p.at += took) {
+            took = tile_rows(n, most);
+            quant_rows(t, j, p, n, s);
+        }
         return;
     }
+    t.panel = true;
     for (int a = j->leaf0, b; a < j->leaf1; a = b) {
         b = (a / SPAN_LEAVES + 1) * SPAN_LEAVES;
         b = b < j->leaf1 ? b : j->leaf1;
-        panel_fill(f, fast, j, g, a, b, s);
-        for (int i = 0; i < n; i += tile_rows(n - i, most))
-            panel_rows(j, g, row0 + i, n - i, i, a, b, s);
+        struct place part = {p.g, p.row, 0, a, b, .tiles = (n + most - 1) / most};
+        panel_fill(t, j, part, s);
+        for (int took; part.at < n; part.at += took, part.row += took, part.tile++) {
+            took = tile_rows(n - part.at, most);
+            panel_rows(j, part, n - part.at, s);
+        }
     }
 }
 
 /* Each twice: for inputs of sixteen bits, and for fast ones. */
 #define PANEL_KERNEL(name, fam)                                                                                        \
-    static void name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,                  \
-                     struct linear_scratch *s)                                                                         \
+    static void name(const struct linear_job *j, struct place p, int n, struct linear_scratch *s)                      \
     {                                                                                                                  \
-        quant_rows(fam, true, false, j, g, row, n, at, leaf0, leaf1, s);                                               \
+        quant_rows((struct tile){.f = fam, .panel = true, .G = WIDE}, j, p, n, s);                                     \
     }                                                                                                                  \
-    static void fast_##name(const struct linear_job *j, int g, int row, int n, int at, int leaf0, int leaf1,           \
-                            struct linear_scratch *s)                                                                  \
+    static void fast_##name(const struct linear_job *j, struct place p, int n, struct linear_scratch *s)               \
     {                                                                                                                  \
-        quant_rows(fam, true, true, j, g, row, n, at, leaf0, leaf1, s);                                                \
+        quant_rows((struct tile){.f = fam, .panel = true, .fast = true, .G = WIDE}, j, p, n, s);                       \
     }
-#define GROUP_KERNEL(name, fam, panel_name)                                                                            \
-    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)                     \
+#define QUANT_KERNEL(name, fam, panel_name)                                                                            \
+    static void name(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)          \
     {                                                                                                                  \
-        if (j->fast)                                                                                                   \
-            quant_group(fam, true, fast_##panel_name, j, g, row0, n, s);                                               \
-        else                                                                                                           \
-            quant_group(fam, false, panel_name, j, g, row0, n, s);                                                     \
+        if (j->fast && groups == WIDE)                                                                                 \
+            quant_group((struct tile){.f = fam, .fast = true, .G = WIDE}, fast_##panel_name, j, p, n, s);              \
+        else if (groups == WIDE)                                                                                       \
+            quant_group((struct tile){.f = fam, .G = WIDE}, panel_name, j, p, n, s);                                   \
+        else if (WIDE > 1 && j->fast)                                                                                  \
+            quant_group((struct tile){.f = fam, .fast = true, .G = 1}, NULL, j, p, n, s);                              \
+        else if (WIDE > 1)                                                                                             \
+            quant_group((struct tile){.f = fam, .G = 1}, NULL, j, p, n, s);                                            \
     }
 PANEL_KERNEL(panel_u4, FAM_U4)
 PANEL_KERNEL(panel_u4m, FAM_U4M)
@@ -298,14 +391,14 @@ PANEL_KERNEL(panel_u5, FAM_U5)
 PANEL_KERNEL(panel_u5m, FAM_U5M)
 PANEL_KERNEL(panel_s8, FAM_S8)
 PANEL_KERNEL(panel_k6, FAM_K6)
-GROUP_KERNEL(group_u4, FAM_U4, panel_u4)
-GROUP_KERNEL(group_u4m, FAM_U4M, panel_u4m)
-GROUP_KERNEL(group_u5, FAM_U5, panel_u5)
-GROUP_KERNEL(group_u5m, FAM_U5M, panel_u5m)
-GROUP_KERNEL(group_s8, FAM_S8, panel_s8)
-GROUP_KERNEL(group_k4, FAM_K4, panel_u4m)
-GROUP_KERNEL(group_k5, FAM_K5, panel_u5m)
-GROUP_KERNEL(group_k6, FAM_K6, panel_k6)
+QUANT_KERNEL(linear_u4, FAM_U4, panel_u4)
+QUANT_KERNEL(linear_u4m, FAM_U4M, panel_u4m)
+QUANT_KERNEL(linear_u5, FAM_U5, panel_u5)
+QUANT_KERNEL(linear_u5m, FAM_U5M, panel_u5m)
+QUANT_KERNEL(linear_s8, FAM_S8, panel_s8)
+QUANT_KERNEL(linear_k4, FAM_K4, panel_u4m)
+QUANT_KERNEL(linear_k5, FAM_K5, panel_u5m)
+QUANT_KERNEL(linear_k6, FAM_K6, panel_k6)
 
 INLINE vf float_weights(enum family f, const uint8_t *p)
 {
@@ -315,26 +408,33 @@ INLINE vf float_weights(enum family f, const uint8_t *p)
                           : vf_load_bf16((const uint16_t *)p);
 }
 
-INLINE void float_tile(enum family f, int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    size_t step = (size_t)family_element_bytes(f) * GROUP_ROWS;
-    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
-    const float *x = j->x + (size_t)row * j->ldx;
+    size_t step = (size_t)family_element_bytes(t.f) * GROUP_ROWS, next = j->w->group_bytes;
+    const float *x = j->x + (size_t)p.row * j->ldx;
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[TILE];
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+        vf acc[MAX_SUMS], w[WIDE];
+        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
-        const uint8_t *at = family_leaf(f, group, leaf), *columns = at + family_leaf_head(f);
+        const uint8_t *at = family_leaf(t.f, group_at(j, p.g), leaf), *columns = at + family_leaf_head(t.f);
         for (int c = leaf * LEAF_COLS; c < end; c++, columns += step) {
-            vf w = float_weights(f, columns);
-            UNROLL for (int r = 0; r < R; r++) acc[r] =
-                vf_fma(w, vf_load1(x + (size_t)r * j->ldx + (c - j->col0)), acc[r]);
+            if (t.G == 1 && (uintptr_t)columns % 64 == 0)
+                prefetch(columns + PREFETCH_AHEAD);
+            UNROLL for (int i = 0; i < t.G; i++) w[i] = float_weights(t.f, columns + (size_t)i * next);
+            UNROLL for (int r = 0; r < t.R; r++)
+            {
+                vf in = vf_load1(x + (size_t)r * j->ldx + (c - j->col0));
+                UNROLL for (int i = 0; i < t.G; i++) acc[i * t.R + r] = vf_fma(w[i], in, acc[i * t.R + r]);
+            }
         }
-        if (f == FAM_F8) {
-            vf d = vf_load((const float *)at);
-            UNROLL for (int r = 0; r < R; r++) acc[r] = vf_mul(d, acc[r]);
+        if (t.f == FAM_F8) {
+            UNROLL for (int i = 0; i < t.G; i++)
+            {
+                vf d = vf_load((const float *)(at + (size_t)i * next));
+                UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] = vf_mul(d, acc[i * t.R + r]);
+            }
         }
-        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
     }
 }
 
@@ -352,59 +452,78 @@ INLINE int leaf_pairs(const struct linear_job *j, int leaf)
     return left < LEAF_COLS ? (left + 1) / 2 : LEAF_COLS / 2;
 }
 
-INLINE void half_tile(int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+/* A leaf of a row's inputs as f32. */
+INLINE void widen_inputs(const struct linear_job *j, const uint16_t *x, int leaf, float *wide)
 {
-    const uint8_t *group = j->w->data + (size_t)g * j->w->group_bytes;
-    const uint16_t *x = half_row(j, row);
+    int block = (leaf * LEAF_COLS - j->col0) / BLOCK_COLS;
+    for (int c = 0; c < 2 * leaf_pairs(j, leaf); c += 16) {
+        size_t at = (size_t)(block + c / BLOCK_COLS) * j->tile * BLOCK_COLS;
+        vf_store(wide + c, vf_load_bf16(x + at + c % BLOCK_COLS));
+    }
+}
+
+INLINE void half_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
+{
+    const uint16_t *x = half_row(j, p.row);
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[TILE], even, odd;
+        vf acc[MAX_SUMS], even[WIDE], odd[WIDE];
         float wide[TILE][LEAF_COLS];
-        const uint8_t *w = family_leaf(FAM_PAIR, group, leaf);
-        int pairs = leaf_pairs(j, leaf), block = (leaf * LEAF_COLS - j->col0) / BLOCK_COLS;
-        UNROLL for (int r = 0; r < R; r++)
-        {
-            acc[r] = vf_set1(0);
-            for (int c = 0; c < 2 * pairs; c += 16) {
-                size_t at = ((size_t)(block + c / BLOCK_COLS) * j->tile + (size_t)r) * BLOCK_COLS;
-                vf_store(wide[r] + c, vf_load_bf16(x + at + c % BLOCK_COLS));
-            }
-        }
-        for (int i = 0; i < pairs; i++, w += (size_t)4 * GROUP_ROWS) {
-            vf_load_pairs(w, &even, &odd);
-            UNROLL for (int r = 0; r < R; r++)
+        const uint8_t *w = family_leaf(FAM_PAIR, group_at(j, p.g), leaf);
+        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
+        UNROLL for (int r = 0; r < t.R; r++) widen_inputs(j, x + (size_t)r * BLOCK_COLS, leaf, wide[r]);
+        for (int i = 0; i < leaf_pairs(j, leaf); i++, w += (size_t)4 * GROUP_ROWS) {
+            UNROLL for (int k = 0; k < t.G; k++) vf_load_pairs(w + (size_t)k * j->w->group_bytes, &even[k], &odd[k]);
+            UNROLL for (int r = 0; r < t.R; r++)
             {
-                acc[r] = vf_fma(odd, vf_load1(wide[r] + 2 * i + 1), acc[r]);
-                acc[r] = vf_fma(even, vf_load1(wide[r] + 2 * i), acc[r]);
+                vf second = vf_load1(wide[r] + 2 * i + 1), first = vf_load1(wide[r] + 2 * i);
+                UNROLL for (int k = 0; k < t.G; k++)
+                {
+                    acc[k * t.R + r] = vf_fma(odd[k], second, acc[k * t.R + r]);
+                    acc[k * t.R + r] = vf_fma(even[k], first, acc[k * t.R + r]);
+                }
             }
         }
-        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
     }
 }
 
 #ifdef VEC_PAIRS
 /* n pairs of one block of 32 columns. */
-INLINE void pair_block(int R, int n, const uint8_t *w, const uint16_t *x, vf acc[])
+INLINE void pair_block(struct tile t, bool first, int n, const uint8_t *w, size_t next, const uint16_t *x, vf acc[])
 {
     for (int i = 0; i < n; i++) {
-        vi two = pair_load(w + (size_t)64 * (size_t)i);
-        UNROLL for (int r = 0; r < R; r++) acc[r] = pair_add(acc[r], two, x + BLOCK_COLS * r + 2 * i);
+        vi two[WIDE];
+        UNROLL for (int k = 0; k < t.G; k++)
+        {
+            const uint8_t *at = w + (size_t)64 * (size_t)i + (size_t)k * next;
+            if (first)
+                prefetch(at + PREFETCH_AHEAD);
+            two[k] = pair_load(at);
+        }
+        UNROLL for (int r = 0; r < t.R; r++)
+        {
+            vi in = pair_load1(x + BLOCK_COLS * r + 2 * i);
+            UNROLL for (int k = 0; k < t.G; k++) acc[k * t.R + r] = pair_add(acc[k * t.R + r], two[k], in);
+        }
     }
 }
 
-INLINE void pair_tile(int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+INLINE void pair_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    const uint8_t *w = family_leaf(FAM_PAIR, j->w->data + (size_t)g * j->w->group_bytes, j->leaf0);
-    const uint16_t *x = half_row(j, row);
+    const uint8_t *w = family_leaf(FAM_PAIR, group_at(j, p.g), j->leaf0);
+    const uint16_t *x = half_row(j, p.row);
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[TILE];
-        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+        vf acc[MAX_SUMS];
+        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         for (int left = leaf_pairs(j, leaf); left > 0; left -= 16, w += 1024, x += j->tile * BLOCK_COLS) {
-            if (left >= 16)
-                pair_block(R, 16, w, x, acc);
+            if (left >= 16 && p.at == 0)
+                pair_block(t, true, 16, w, j->w->group_bytes, x, acc);
+            else if (left >= 16)
+                pair_block(t, false, 16, w, j->w->group_bytes, x, acc);
             else
-                pair_block(R, left, w, x, acc);
+                pair_block(t, false, left, w, j->w->group_bytes, x, acc);
         }
-        leaf_done(j, R, g, row, 0, j->steps[leaf - j->leaf0], acc, s);
+        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
     }
 }
 #else
@@ -412,68 +531,86 @@ INLINE void pair_tile(int R, const struct linear_job *j, int g, int row, struct 
 #endif
 
 /* dots: pairs by the CPU's own. */
-INLINE void float_rows(enum family f, bool dots, int R, const struct linear_job *j, int g, int row,
+INLINE void float_rows(struct tile t, bool dots, int R, const struct linear_job *j, struct place p,
                        struct linear_scratch *s)
 {
-    if (f != FAM_PAIR)
-        float_tile(f, R, j, g, row, s);
+    t.R = R;
+    if (t.f != FAM_PAIR)
+        float_tile(t, j, p, s);
     else if (dots)
-        pair_tile(R, j, g, row, s);
+        pair_tile(t, j, p, s);
     else
-        half_tile(R, j, g, row, s);
+        half_tile(t, j, p, s);
 }
 
-INLINE void float_group(enum family f, bool dots, const struct linear_job *j, int g, int row0, int n,
+INLINE void float_group(enum family f, bool dots, const struct linear_job *j, struct place p, int n,
                         struct linear_scratch *s)
 {
-    for (int i = 0; i < n; i += tile_rows(n - i, TILE)) {
-        switch (tile_rows(n - i, TILE)) {
+    struct tile t = {.f = f, .G = 1};
+    for (int took; n > 0; n -= took, p.row += took) {
+        took = tile_rows(n, TILE);
+        switch (took) {
         case 1:
-            float_rows(f, dots, 1, j, g, row0 + i, s);
+            float_rows(t, dots, 1, j, p, s);
             break;
         case 2:
-            float_rows(f, dots, 2, j, g, row0 + i, s);
+            float_rows(t, dots, 2, j, p, s);
             break;
         case 3:
-            float_rows(f, dots, 3, j, g, row0 + i, s);
+            float_rows(t, dots, 3, j, p, s);
             break;
         case 4:
-            float_rows(f, dots, 4, j, g, row0 + i, s);
+            float_rows(t, dots, 4, j, p, s);
             break;
         default:
             if (TILE > 4)
-                float_rows(f, dots, TILE, j, g, row0 + i, s);
+                float_rows(t, dots, TILE, j, p, s);
         }
     }
 }
 
-static void group_pair(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+/* Whole tiles of all of the groups, then the other rows, group after group. */
+INLINE void float_groups(enum family f, bool dots, const struct linear_job *j, struct place p, int n, int groups,
+                         struct linear_scratch *s)
+{
+    if (WIDE > 1 && groups == WIDE)
+        for (; n >= TILE; n -= TILE, p.row += TILE, p.at += TILE)
+            float_rows((struct tile){.f = f, .G = WIDE}, dots, TILE, j, p, s);
+    for (; groups > 0; groups--, p.g++)
+        float_group(f, dots, j, p, n, s);
+}
+
+static void linear_pair(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)
 {
     if (j->half_dots)
-        float_group(FAM_PAIR, true, j, g, row0, n, s);
+        float_groups(FAM_PAIR, true, j, p, n, groups, s);
     else
-        float_group(FAM_PAIR, false, j, g, row0, n, s);
+        float_groups(FAM_PAIR, false, j, p, n, groups, s);
 }
 
 #define FLOAT_KERNEL(name, fam)                                                                                        \
-    static void name(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)                     \
+    static void name(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)          \
     {                                                                                                                  \
-        float_group(fam, false, j, g, row0, n, s);                                                                     \
+        float_groups(fam, false, j, p, n, groups, s);                                                                  \
     }
-FLOAT_KERNEL(group_f32, FAM_F32)
-FLOAT_KERNEL(group_f16, FAM_F16)
-FLOAT_KERNEL(group_bf16, FAM_BF16)
-FLOAT_KERNEL(group_f8, FAM_F8)
+FLOAT_KERNEL(linear_f32, FAM_F32)
+FLOAT_KERNEL(linear_f16, FAM_F16)
+FLOAT_KERNEL(linear_bf16, FAM_BF16)
+FLOAT_KERNEL(linear_f8, FAM_F8)
 
-static void linear_kernel(const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+static void linear_kernel(const struct linear_job *j, int g, int groups, int row0, int n, struct linear_scratch *s)
 {
-    static void (*const by_family[])(const struct linear_job *, int, int, int, struct linear_scratch *) = {
-        [FAM_F32] = group_f32, [FAM_F16] = group_f16, [FAM_BF16] = group_bf16, [FAM_PAIR] = group_pair,
-        [FAM_F8] = group_f8,   [FAM_U4] = group_u4,   [FAM_U4M] = group_u4m,   [FAM_U5] = group_u5,
-        [FAM_U5M] = group_u5m, [FAM_S8] = group_s8,   [FAM_K4] = group_k4,     [FAM_K5] = group_k5,
-        [FAM_K6] = group_k6,
+    static void (*const by_family[])(const struct linear_job *, struct place, int, int, struct linear_scratch *) = {
+        [FAM_F32] = linear_f32, [FAM_F16] = linear_f16, [FAM_BF16] = linear_bf16, [FAM_PAIR] = linear_pair,
+        [FAM_F8] = linear_f8,   [FAM_U4] = linear_u4,   [FAM_U4M] = linear_u4m,   [FAM_U5] = linear_u5,
+        [FAM_U5M] = linear_u5m, [FAM_S8] = linear_s8,   [FAM_K4] = linear_k4,     [FAM_K5] = linear_k5,
+        [FAM_K6] = linear_k6,
     };
-    by_family[j->w->family](j, g, row0, n, s);
+    struct place p = {g, row0, 0, j->leaf0, j->leaf1, 0, 0};
+    for (int took; groups > 0; groups -= took, p.g += took) {
+        took = groups >= WIDE && n >= wide_from(family_is_float(j->w->family), j->fast) ? WIDE : 1;
+        by_family[j->w->family](j, p, n, took, s);
+    }
 }
 
 #endif

@@ -77,10 +77,7 @@ INLINE void vf_store_f16(uint16_t *p, vf x)
 
 INLINE void vf_store_bf16(uint16_t *p, vf x)
 {
-    float t[16];
-    vf_store(t, x);
-    for (int i = 0; i < 16; i++)
-        p[i] = f32_to_bf16(t[i]);
+    store_bf16(p, x.a, x.b);
 }
 
 INLINE void vf_store_f8(uint8_t *p, vf x)
@@ -357,8 +354,9 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
 }
 
 /* Weights that take long to unpack are kept in a panel from fewer rows on. */
-INLINE int in_place_rows(enum family f, bool fast)
+INLINE int in_place_rows(enum family f, bool fast, int G)
 {
+    (void)G;
     (void)fast;
     return f == FAM_K6 ? QUANT_TILE : family_is_k(f) || family_bits(f) == 5 ? 2 * QUANT_TILE : 4 * QUANT_TILE;
 }

@@ -8,6 +8,16 @@
 /* 8 sums of 16 outputs, of four rows in two planes or of eight in one: enough in flight for the latency of vpdpbusd */
 enum { TILE = 8, QUANT_TILE = 4, FAST_TILE = 8 };
 
+/* Three groups at once, in a panel or as floats: for 12 dots 7 registers are loaded where 8 take 9, and 24 sums of
+ * pairs are in flight. From so many rows on what unpacking costs is less than that. */
+#define VEC_WIDE
+enum { WIDE = 3, WIDE_FAST = 4, WIDE_QUANT = 2 };
+
+INLINE int wide_from(bool floats, bool fast)
+{
+    return floats ? TILE : fast ? 24 : 16;
+}
+
 typedef __m512 vf;
 typedef __m512i vi;
 
@@ -63,12 +73,19 @@ INLINE void vf_store_f16(uint16_t *p, vf x)
     _mm256_storeu_si256((__m256i *)p, h);
 }
 
+INLINE __m256 lower_half(vf x)
+{
+    return _mm512_castps512_ps256(x);
+}
+
+INLINE __m256 upper_half(vf x)
+{
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
+}
+
 INLINE void vf_store_bf16(uint16_t *p, vf x)
 {
-    float t[16];
-    vf_store(t, x);
-    for (int i = 0; i < 16; i++)
-        p[i] = f32_to_bf16(t[i]);
+    store_bf16(p, lower_half(x), upper_half(x));
 }
 
 INLINE void vf_store_f8(uint8_t *p, vf x)
@@ -107,16 +124,6 @@ INLINE vf vf_max(vf x, vf y)
 INLINE vf vf_min(vf x, vf y)
 {
     return _mm512_min_ps(x, y);
-}
-
-INLINE __m256 lower_half(vf x)
-{
-    return _mm512_castps512_ps256(x);
-}
-
-INLINE __m256 upper_half(vf x)
-{
-    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(x), 1));
 }
 
 INLINE vf of_halves(__m256 low, __m256 high)
@@ -250,6 +257,11 @@ INLINE __m512i four_of(const int8_t *q)
     return _mm512_set1_epi32(four);
 }
 
+INLINE __m512i both_planes(__m512i high, __m512i low)
+{
+    return _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high, 8), high), low);
+}
+
 INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     __m512i high[MAX_TILE], low[MAX_TILE];
@@ -266,15 +278,49 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
                 low[r] = _mm512_dpbusd_epi32(i ? low[r] : _mm512_setzero_si512(), x, four_of(at + 32));
         }
     }
-    UNROLL for (int r = 0; r < R; r++) dot[r] =
-        fast ? high[r] : _mm512_add_epi32(_mm512_sub_epi32(_mm512_slli_epi32(high[r], 8), high[r]), low[r]);
+    UNROLL for (int r = 0; r < R; r++) dot[r] = fast ? high[r] : both_planes(high[r], low[r]);
 }
 
-/* Four tiles, since unpacking is cheap beside products; of five and six bits, where it is not, one. */
-INLINE int in_place_rows(enum family f, bool fast)
+/* x, which the compiler would load again for each use, if that is all it takes. */
+INLINE __m512i in_register(__m512i x)
 {
-    int bits = family_bits(f), tiles = bits == 5 || bits == 6 ? 1 : 4;
-    return tiles * (fast ? FAST_TILE : QUANT_TILE);
+#ifndef CPU_INTRINSICS
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
+
+/* The dots of a panel's block of WIDE groups, [group][row]. */
+INLINE void dot_wide(int bits, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
+{
+    __m512i high[MAX_SUMS], low[MAX_SUMS], x[WIDE];
+    int n = bits == 6 ? 4 : 8;
+    UNROLL for (int i = 0; i < n; i++)
+    {
+        int c = 4 * part + i;
+        UNROLL for (int g = 0; g < WIDE; g++) x[g] = in_register(chunk(bits, true, w + g * PANEL_BLOCK, c));
+        UNROLL for (int r = 0; r < R; r++)
+        {
+            const int8_t *at = q + quant_block(fast) * (size_t)r + 4 * c;
+            __m512i in = four_of(at);
+            UNROLL for (int g = 0; g < WIDE; g++) high[g * R + r] =
+                _mm512_dpbusd_epi32(i ? high[g * R + r] : _mm512_setzero_si512(), x[g], in);
+            if (fast)
+                continue;
+            in = four_of(at + 32);
+            UNROLL for (int g = 0; g < WIDE; g++) low[g * R + r] =
+                _mm512_dpbusd_epi32(i ? low[g * R + r] : _mm512_setzero_si512(), x[g], in);
+        }
+    }
+    UNROLL for (int i = 0; i < WIDE * R; i++) dot[i] = fast ? high[i] : both_planes(high[i], low[i]);
+}
+
+/* What few rows or the last groups are: unpacking is cheap beside products. */
+INLINE int in_place_rows(enum family f, bool fast, int G)
+{
+    (void)f;
+    (void)fast;
+    return G == 1 ? ROW_BLOCK : 0;
 }
 
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)

@@ -13,12 +13,18 @@ INLINE vi pair_load(const uint8_t *p)
     return _mm512_loadu_si512(p);
 }
 
-/* acc + w * the pair at x, lane by lane */
-INLINE vf pair_add(vf acc, vi w, const uint16_t *x)
+/* The pair at x in each lane. */
+INLINE vi pair_load1(const uint16_t *x)
 {
     int32_t two;
     memcpy(&two, x, sizeof two);
-    return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)_mm512_set1_epi32(two));
+    return _mm512_set1_epi32(two);
+}
+
+/* acc + w * x, lane by lane */
+INLINE vf pair_add(vf acc, vi w, vi x)
+{
+    return _mm512_dpbf16_ps(acc, (__m512bh)w, (__m512bh)x);
 }
 
 /* What makes sixteen pairs of two rows side by side. */

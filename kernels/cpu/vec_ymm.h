@@ -33,6 +33,12 @@ INLINE __m256i round_bf16(__m256 x)
     return _mm256_and_si256(near, _mm256_set1_epi32((int)0xffff0000));
 }
 
+INLINE void store_bf16(uint16_t *p, __m256 low, __m256 high)
+{
+    __m256i x = _mm256_packus_epi32(_mm256_srli_epi32(round_bf16(low), 16), _mm256_srli_epi32(round_bf16(high), 16));
+    _mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(x, 0xd8));
+}
+
 /* Pairs of bfloat16, the even ones below. */
 INLINE void store_pairs(uint8_t *p, __m256 even, __m256 odd)
 {

@@ -31,7 +31,7 @@ struct bench {
     const char *isa, *only_type;
     bool cpu_time, fast;
     struct rng rng;
-    double int8_ops, f32_ops, bandwidth; /* probed, per second */
+    double int8_ops, f32_ops, pair_ops, bandwidth; /* probed, per second */
 };
 
 static double now(const struct bench *b)
@@ -80,6 +80,7 @@ static void run_probes(struct bench *b)
 {
     b->int8_ops = best_rate(b, PROBE_INT8, 3);
     b->f32_ops = best_rate(b, PROBE_F32, 3);
+    b->pair_ops = b->fast ? best_rate(b, PROBE_PAIRS, 3) : 0;
     b->bandwidth = best_rate(b, PROBE_READ, 1);
 }
 
@@ -132,7 +133,8 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
     c.args.out[0] = (struct linear_out){{c.w[0], 0, out, 0, in}, NULL, {y, out, out, false}};
     run_probes(b);
     double s = measure(b, linear_once, &c), ops = 2.0 * rows * out * in / s, bytes = (double)stored / s;
-    double peak = info->block == 1 ? b->f32_ops : b->int8_ops;
+    bool pairs = b->pair_ops > 0 && (t == DT_F16 || t == DT_BF16);
+    double peak = pairs ? b->pair_ops : info->block == 1 ? b->f32_ops : b->int8_ops;
     printf("%-5s %6d x %-5d rows %4d  %9.1f us  %7.1f Gop/s (%3.0f%% of %.0f)  %6.1f GB/s (%3.0f%% of %.1f)\n",
            info->name, out, in, rows, s * 1e6, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0, peak * 1e-9, bytes * 1e-9,
            100 * bytes / b->bandwidth, b->bandwidth * 1e-9);
@@ -147,10 +149,11 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
 
 static void linear_table(struct bench *b)
 {
-    static const int rows[] = {1, 2, 4, 8, 16, 64, 512}, shapes[][2] = {{1536, 576}, {576, 1536}, {4096, 4096}};
+    static const int rows[] = {1, 2, 4, 8, 16, 24, 32, 48, 64, 512},
+                     shapes[][2] = {{1536, 576}, {576, 1536}, {4096, 4096}};
     for (int t = 0; t < DT_MATRICES; t++)
         for (int s = 0; s < 3; s++)
-            for (int r = 0; r < 7; r++) {
+            for (int r = 0; r < (int)(sizeof rows / sizeof *rows); r++) {
                 bool wanted = !b->only_type || strcmp(b->only_type, dtype_get((enum dtype)t)->name) == 0;
                 if (!wanted || (b->only_rows && rows[r] != b->only_rows) ||
                     shapes[s][1] % dtype_get((enum dtype)t)->block)
