@@ -336,7 +336,7 @@ INLINE void panel_fill(struct tile t, const struct linear_job *j, struct place p
     }
 }
 
-typedef void panel_fn(const struct linear_job *j, struct place p, int n, struct linear_scratch *s);
+typedef void panel_fn(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s);
 
 /* Few rows multiply straight from the packed bytes, tile after tile; more unpack each weight once for all of them. */
 INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear_job *j, struct place p, int n,
@@ -358,20 +358,20 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
         panel_fill(t, j, part, s);
         for (int took; part.at < n; part.at += took, part.row += took, part.tile++) {
             took = tile_rows(n - part.at, most);
-            panel_rows(j, part, n - part.at, s);
+            panel_rows(j, &part, n - part.at, s);
         }
     }
 }
 
 /* Each twice: for inputs of sixteen bits, and for fast ones. */
 #define PANEL_KERNEL(name, fam)                                                                                        \
-    static void name(const struct linear_job *j, struct place p, int n, struct linear_scratch *s)                      \
+    static void name(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s)               \
     {                                                                                                                  \
-        quant_rows((struct tile){.f = fam, .panel = true, .G = WIDE}, j, p, n, s);                                     \
+        quant_rows((struct tile){.f = fam, .panel = true, .G = WIDE}, j, *p, n, s);                                    \
     }                                                                                                                  \
-    static void fast_##name(const struct linear_job *j, struct place p, int n, struct linear_scratch *s)               \
+    static void fast_##name(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s)        \
     {                                                                                                                  \
-        quant_rows((struct tile){.f = fam, .panel = true, .fast = true, .G = WIDE}, j, p, n, s);                       \
+        quant_rows((struct tile){.f = fam, .panel = true, .fast = true, .G = WIDE}, j, *p, n, s);                      \
     }
 #define QUANT_KERNEL(name, fam, panel_name)                                                                            \
     static void name(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)          \
