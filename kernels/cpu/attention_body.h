@@ -5,7 +5,7 @@
 #ifndef CPU_ATTENTION_BODY_H
 #define CPU_ATTENTION_BODY_H
 
-enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT, ATTN_SUMS = WIDE == 1 ? TILE : 2 * TILE, MAX_RUNS = 4 };
+enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT, ATTN_SUMS = FLOAT_WIDE == 1 ? TILE : 2 * TILE, MAX_RUNS = 4 };
 
 /* How the keys and values of a leaf lie, and how they are multiplied: one after the other as they are cached, or halves
  * in pairs: as f32 that was rounded, or as bfloat16, whose products are added one by one or by the CPU's own dots. */

@@ -32,7 +32,7 @@ enum {
     MAX_WIDE = 3,
     MAX_SUMS = MAX_TILE * MAX_WIDE,
     SPAN_LEAVES = 8,
-    ROW_BLOCK = 128,
+    ROW_BLOCK = 64,
     INNER_LEVELS = 3,
     MAX_LEVELS = 17,
     ATTN_LEAF = 128,
@@ -101,10 +101,10 @@ static inline size_t quant_at(size_t blocks, size_t tile, size_t row)
 /* Working memory of one thread in a linear call. */
 struct linear_scratch {
     _Alignas(64) float inner[INNER_LEVELS][MAX_WIDE][MAX_TILE][GROUP_ROWS];
-    float outer[ROW_BLOCK][MAX_WIDE][MAX_LEVELS - INNER_LEVELS][GROUP_ROWS];
-    uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];          /* [block][group], unpacked */
-    float scale[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS]; /* [block][2][group][16] */
-    float min[SPAN_LEAVES * 2 * MAX_WIDE * GROUP_ROWS];       /* [block][group][16] */
+    float outer[MAX_LEVELS - INNER_LEVELS][MAX_WIDE][ROW_BLOCK][GROUP_ROWS]; /* a level's lie close together */
+    uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];                         /* [block][group], unpacked */
+    float scale[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS];                /* [block][2][group][16] */
+    float min[SPAN_LEAVES * 2 * MAX_WIDE * GROUP_ROWS];                      /* [block][group][16] */
 };
 
 /* n_q queries of one kv head of one sequence over leaves [leaf0, leaf1) of its positions. */

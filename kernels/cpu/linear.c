@@ -4,6 +4,8 @@
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 
+enum { LONG_ITEM_NS = 100000, WIDE_GROUPS = 6 };
+
 /* What the items of one call share. */
 struct linear_call {
     struct device *d;
@@ -18,8 +20,8 @@ struct linear_call {
     float *temp;            /* [n_threads][cols] */
     struct sum_step *steps; /* one window for all outputs: they share the input */
     struct linear_job job[LINEAR_MAX_OUT];
-    int groups_per_item, row_blocks;
-    int items[LINEAR_MAX_OUT + 1]; /* first item of each output */
+    int groups_per_item, rows_of_item, row_items; /* of the output phase: a thread takes some groups for some rows */
+    int items[LINEAR_MAX_OUT + 1];                /* first item of each output */
 };
 
 /* The steps that add leaves [leaf0, leaf1) in the tree over absolute leaf indices. */
@@ -83,11 +85,13 @@ static void output_item(void *ctx, int item, int thread)
     item -= c->items[o];
     const struct linear_job *j = &c->job[o];
     int groups = (j->rows_out + GROUP_ROWS - 1) / GROUP_ROWS;
-    int g = item / c->row_blocks * c->groups_per_item, end = g + c->groups_per_item;
-    int row = item % c->row_blocks * ROW_BLOCK, n = c->a->rows - row;
-    n = n < ROW_BLOCK ? n : ROW_BLOCK;
-    end = end < groups ? end : groups;
-    c->d->kernels->linear(j, j->group0 + g, end - g, row, n, &c->d->linear[thread]);
+    int g = item / c->row_items * c->groups_per_item, left = groups - g;
+    int row = item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
+    end = end < c->a->rows ? end : c->a->rows;
+    left = left < c->groups_per_item ? left : c->groups_per_item;
+    for (; row < end; row += ROW_BLOCK)
+        c->d->kernels->linear(j, j->group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK,
+                              &c->d->linear[thread]);
 }
 
 /* Why these arguments cannot run, or NULL. */
@@ -195,23 +199,29 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
 }
 
 /* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its
- * core in one delays the others little. */
+ * core in one delays the others little. Of many rows an item has as many as leave items enough, since each thread that
+ * takes some of a group's rows reads its weights. */
 static int64_t cut(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    int64_t groups = 0;
+    int64_t groups = 0, group_items = 0, wanted = 8 * pool_threads(c->d->pool);
     for (int i = 0; i < a->n_out; i++)
         groups += (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
-    int block = a->rows < ROW_BLOCK ? a->rows : ROW_BLOCK;
+    int block = a->rows < ROW_BLOCK ? a->rows : ROW_BLOCK, blocks = (a->rows + ROW_BLOCK - 1) / ROW_BLOCK;
     int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
-    c->row_blocks = (a->rows + ROW_BLOCK - 1) / ROW_BLOCK;
-    int64_t total_ns = groups * group_ns * c->row_blocks;
-    int64_t target_ns = total_ns / (8 * pool_threads(c->d->pool));
+    int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
     target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
-    c->groups_per_item = (int)(target_ns / group_ns) / MAX_WIDE * MAX_WIDE + MAX_WIDE;
+    c->groups_per_item = (int)(target_ns / group_ns) / WIDE_GROUPS * WIDE_GROUPS + WIDE_GROUPS;
+    for (int i = 0; i < a->n_out; i++)
+        group_items += (a->out[i].w.rows + c->groups_per_item * GROUP_ROWS - 1) / (c->groups_per_item * GROUP_ROWS);
+    int together = (int)(LONG_ITEM_NS / (group_ns * c->groups_per_item)) + 1;
+    while (together > 1 && group_items * ((blocks + together - 1) / together) < wanted)
+        together = (together + 1) / 2;
+    c->rows_of_item = together * ROW_BLOCK;
+    c->row_items = (blocks + together - 1) / together;
     for (int i = 0; i < a->n_out; i++) {
         int g = (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
-        c->items[i + 1] = c->items[i] + (g + c->groups_per_item - 1) / c->groups_per_item * c->row_blocks;
+        c->items[i + 1] = c->items[i] + (g + c->groups_per_item - 1) / c->groups_per_item * c->row_items;
     }
     return total_ns;
 }

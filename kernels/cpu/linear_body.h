@@ -5,7 +5,7 @@
 /* Neighbouring groups that a tile takes at once: an input that is in a register is multiplied with the weights of all
  * of them, where there are registers enough. */
 #ifndef VEC_WIDE
-enum { WIDE = 1, WIDE_FAST = FAST_TILE, WIDE_QUANT = QUANT_TILE };
+enum { FLOAT_WIDE = 1, QUANT_WIDE = 1, WIDE_FAST = FAST_TILE, WIDE_QUANT = QUANT_TILE };
 
 INLINE int wide_from(bool floats, bool fast)
 {
@@ -120,8 +120,7 @@ INLINE struct nodes level_at(struct linear_scratch *s, int at, int level)
 {
     if (level < INNER_LEVELS)
         return (struct nodes){s->inner[level][0][0], MAX_TILE * GROUP_ROWS, GROUP_ROWS};
-    size_t group = (MAX_LEVELS - INNER_LEVELS) * GROUP_ROWS;
-    return (struct nodes){s->outer[at][0][level - INNER_LEVELS], group, MAX_WIDE * group};
+    return (struct nodes){s->outer[level - INNER_LEVELS][0][at], ROW_BLOCK * GROUP_ROWS, GROUP_ROWS};
 }
 
 static void put_lanes(const struct linear_job *j, int g, int row, vf v)
@@ -252,11 +251,11 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
             q += j->tile * quant_block(t.fast);
             meta += j->tile;
         }
-        if (t.G == 1 && step.level == 0 && b < n) {
+        if (t.G <= 2 && step.level == 0 && b < n) {
             UNROLL for (int r = 0; r < t.G * t.R; r++) left[r] = acc[r];
             continue;
         }
-        if (t.G == 1 && (step.add & 1) && !first) {
+        if (t.G <= 2 && (step.add & 1) && !first) {
             UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_add(left[r], acc[r]);
             step.add &= ~1u;
         }
@@ -367,22 +366,22 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
 #define PANEL_KERNEL(name, fam)                                                                                        \
     static void name(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s)               \
     {                                                                                                                  \
-        quant_rows((struct tile){.f = fam, .panel = true, .G = WIDE}, j, *p, n, s);                                    \
+        quant_rows((struct tile){.f = fam, .panel = true, .G = QUANT_WIDE}, j, *p, n, s);                              \
     }                                                                                                                  \
     static void fast_##name(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s)        \
     {                                                                                                                  \
-        quant_rows((struct tile){.f = fam, .panel = true, .fast = true, .G = WIDE}, j, *p, n, s);                      \
+        quant_rows((struct tile){.f = fam, .panel = true, .fast = true, .G = QUANT_WIDE}, j, *p, n, s);                \
     }
 #define QUANT_KERNEL(name, fam, panel_name)                                                                            \
     static void name(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)          \
     {                                                                                                                  \
-        if (j->fast && groups == WIDE)                                                                                 \
-            quant_group((struct tile){.f = fam, .fast = true, .G = WIDE}, fast_##panel_name, j, p, n, s);              \
-        else if (groups == WIDE)                                                                                       \
-            quant_group((struct tile){.f = fam, .G = WIDE}, panel_name, j, p, n, s);                                   \
-        else if (WIDE > 1 && j->fast)                                                                                  \
+        if (j->fast && groups == QUANT_WIDE)                                                                           \
+            quant_group((struct tile){.f = fam, .fast = true, .G = QUANT_WIDE}, fast_##panel_name, j, p, n, s);        \
+        else if (groups == QUANT_WIDE)                                                                                 \
+            quant_group((struct tile){.f = fam, .G = QUANT_WIDE}, panel_name, j, p, n, s);                             \
+        else if (QUANT_WIDE > 1 && j->fast)                                                                            \
             quant_group((struct tile){.f = fam, .fast = true, .G = 1}, NULL, j, p, n, s);                              \
-        else if (WIDE > 1)                                                                                             \
+        else if (QUANT_WIDE > 1)                                                                                       \
             quant_group((struct tile){.f = fam, .G = 1}, NULL, j, p, n, s);                                            \
     }
 PANEL_KERNEL(panel_u4, FAM_U4)
@@ -413,7 +412,7 @@ INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p
     size_t step = (size_t)family_element_bytes(t.f) * GROUP_ROWS, next = j->w->group_bytes;
     const float *x = j->x + (size_t)p.row * j->ldx;
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[MAX_SUMS], w[WIDE];
+        vf acc[MAX_SUMS], w[FLOAT_WIDE];
         UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
         const uint8_t *at = family_leaf(t.f, group_at(j, p.g), leaf), *columns = at + family_leaf_head(t.f);
@@ -466,7 +465,7 @@ INLINE void half_tile(struct tile t, const struct linear_job *j, struct place p,
 {
     const uint16_t *x = half_row(j, p.row);
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[MAX_SUMS], even[WIDE], odd[WIDE];
+        vf acc[MAX_SUMS], even[FLOAT_WIDE], odd[FLOAT_WIDE];
         float wide[TILE][LEAF_COLS];
         const uint8_t *w = family_leaf(FAM_PAIR, group_at(j, p.g), leaf);
         UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
@@ -492,7 +491,7 @@ INLINE void half_tile(struct tile t, const struct linear_job *j, struct place p,
 INLINE void pair_block(struct tile t, bool first, int n, const uint8_t *w, size_t next, const uint16_t *x, vf acc[])
 {
     for (int i = 0; i < n; i++) {
-        vi two[WIDE];
+        vi two[FLOAT_WIDE];
         UNROLL for (int k = 0; k < t.G; k++)
         {
             const uint8_t *at = w + (size_t)64 * (size_t)i + (size_t)k * next;
@@ -573,9 +572,9 @@ INLINE void float_group(enum family f, bool dots, const struct linear_job *j, st
 INLINE void float_groups(enum family f, bool dots, const struct linear_job *j, struct place p, int n, int groups,
                          struct linear_scratch *s)
 {
-    if (WIDE > 1 && groups == WIDE)
+    if (FLOAT_WIDE > 1 && groups == FLOAT_WIDE)
         for (; n >= TILE; n -= TILE, p.row += TILE, p.at += TILE)
-            float_rows((struct tile){.f = f, .G = WIDE}, dots, TILE, j, p, s);
+            float_rows((struct tile){.f = f, .G = FLOAT_WIDE}, dots, TILE, j, p, s);
     for (; groups > 0; groups--, p.g++)
         float_group(f, dots, j, p, n, s);
 }
@@ -607,8 +606,10 @@ static void linear_kernel(const struct linear_job *j, int g, int groups, int row
         [FAM_K6] = linear_k6,
     };
     struct place p = {g, row0, 0, j->leaf0, j->leaf1, 0, 0};
+    bool floats = family_is_float(j->w->family);
+    int wide = n >= wide_from(floats, j->fast) ? (floats ? FLOAT_WIDE : QUANT_WIDE) : 1;
     for (int took; groups > 0; groups -= took, p.g += took) {
-        took = groups >= WIDE && n >= wide_from(family_is_float(j->w->family), j->fast) ? WIDE : 1;
+        took = groups >= wide ? wide : 1;
         by_family[j->w->family](j, p, n, took, s);
     }
 }

@@ -8,10 +8,11 @@
 /* 8 sums of 16 outputs, of four rows in two planes or of eight in one: enough in flight for the latency of vpdpbusd */
 enum { TILE = 8, QUANT_TILE = 4, FAST_TILE = 8 };
 
-/* Three groups at once, in a panel or as floats: for 12 dots 7 registers are loaded where 8 take 9, and 24 sums of
- * pairs are in flight. From so many rows on what unpacking costs is less than that. */
+/* Several groups at once, quantised ones in a panel: for 8 dots 6 registers are loaded where one group takes 9, and the
+ * sums of two leaves fit in registers; of floats 24 sums are in flight, which pairs need (two a cycle that take six
+ * each). From so many rows on what unpacking costs is less than that. */
 #define VEC_WIDE
-enum { WIDE = 3, WIDE_FAST = 4, WIDE_QUANT = 2 };
+enum { FLOAT_WIDE = 3, QUANT_WIDE = 2, WIDE_FAST = 4, WIDE_QUANT = 2 };
 
 INLINE int wide_from(bool floats, bool fast)
 {
@@ -290,29 +291,29 @@ INLINE __m512i in_register(__m512i x)
     return x;
 }
 
-/* The dots of a panel's block of WIDE groups, [group][row]. */
+/* The dots of a panel's block of QUANT_WIDE groups, [group][row]. */
 INLINE void dot_wide(int bits, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
-    __m512i high[MAX_SUMS], low[MAX_SUMS], x[WIDE];
+    __m512i high[MAX_SUMS], low[MAX_SUMS], x[QUANT_WIDE];
     int n = bits == 6 ? 4 : 8;
     UNROLL for (int i = 0; i < n; i++)
     {
         int c = 4 * part + i;
-        UNROLL for (int g = 0; g < WIDE; g++) x[g] = in_register(chunk(bits, true, w + g * PANEL_BLOCK, c));
+        UNROLL for (int g = 0; g < QUANT_WIDE; g++) x[g] = in_register(chunk(bits, true, w + g * PANEL_BLOCK, c));
         UNROLL for (int r = 0; r < R; r++)
         {
             const int8_t *at = q + quant_block(fast) * (size_t)r + 4 * c;
             __m512i in = four_of(at);
-            UNROLL for (int g = 0; g < WIDE; g++) high[g * R + r] =
+            UNROLL for (int g = 0; g < QUANT_WIDE; g++) high[g * R + r] =
                 _mm512_dpbusd_epi32(i ? high[g * R + r] : _mm512_setzero_si512(), x[g], in);
             if (fast)
                 continue;
             in = four_of(at + 32);
-            UNROLL for (int g = 0; g < WIDE; g++) low[g * R + r] =
+            UNROLL for (int g = 0; g < QUANT_WIDE; g++) low[g * R + r] =
                 _mm512_dpbusd_epi32(i ? low[g * R + r] : _mm512_setzero_si512(), x[g], in);
         }
     }
-    UNROLL for (int i = 0; i < WIDE * R; i++) dot[i] = fast ? high[i] : both_planes(high[i], low[i]);
+    UNROLL for (int i = 0; i < QUANT_WIDE * R; i++) dot[i] = fast ? high[i] : both_planes(high[i], low[i]);
 }
 
 /* What few rows or the last groups are: unpacking is cheap beside products. */
