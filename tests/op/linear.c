@@ -185,6 +185,28 @@ static void rows_stand_alone(void **state)
     }
 }
 
+/* So large that a thread takes several blocks of rows of some groups at a time: the same as a block alone. */
+static void blocks_of_rows_stand_alone(void **state)
+{
+    (void)state;
+    enum { OUT = 4088, COLS = 512, ROWS = 150 };
+    static const enum dtype two[] = {DT_Q8_0, DT_F16};
+    struct rng r;
+    rng_init(&r, 7);
+    for (int t = 0; t < (rig_slow() ? 1 : 2); t++) {
+        struct weight_src src = random_matrix(&r, two[t], OUT, COLS);
+        float *x = random_floats(&r, (size_t)ROWS * COLS, 1.0f), *all = product("auto", 2, &src, x, ROWS);
+        for (int at = 0; at < ROWS; at += 50) {
+            float *y = product("auto", 1, &src, x + (size_t)at * COLS, 50);
+            assert_bits(all + (size_t)at * OUT, y, 50 * (size_t)OUT, dtype_get(two[t])->name);
+            free(y);
+        }
+        free(all);
+        free(x);
+        free((void *)src.data);
+    }
+}
+
 /* The sum over the tree of leaves lo <= i < hi that lie in node `level`, `index`, of leaf sums given one by one. */
 static bool tree_sum(const float *leaves, int n, int level, int index, float *out)
 {
@@ -202,59 +224,62 @@ static bool tree_sum(const float *leaves, int n, int level, int index, float *ou
 
 /* Windows of one leaf give the leaf sums, and these add up in the stated tree to the whole, bit for bit: what a layout
  * needs. Row windows give the same outputs. */
+enum { WINDOW_OUT = 75, WINDOW_COLS = 1536, WINDOW_ROWS = 29, WINDOW_LEAVES = WINDOW_COLS / 64 };
+
+/* [rows][WINDOW_OUT] of leaves [a0, a1). */
+static void window(struct device *d, struct weight *w, float *x, int rows, int a0, int a1, float *y)
+{
+    int cols = (a1 - a0) * 64;
+    struct linear_args a = {.x = {x + a0 * 64, cols, WINDOW_COLS}, .rows = rows, .n_out = 1};
+    a.out[0] = (struct linear_out){{w, 0, WINDOW_OUT, a0 * 64, cols}, NULL, act_of(y, WINDOW_OUT)};
+    run(d, a);
+}
+
+static void windows_of(const struct weight_src *src, float *x, int rows)
+{
+    enum { OUT = WINDOW_OUT, LEAVES = WINDOW_LEAVES };
+    static float leaf[LEAVES][WINDOW_ROWS][OUT], part[WINDOW_ROWS][OUT], top[WINDOW_ROWS][48], rest[WINDOW_ROWS][27];
+    static const int cuts[][2] = {{0, 24}, {0, 16}, {16, 24}, {0, 8}, {8, 16}, {4, 8}, {22, 24}};
+    struct device *d = open_device("auto", 2);
+    struct weight *w = load(d, src);
+    for (int i = 0; i < LEAVES; i++)
+        window(d, w, x, rows, i, i + 1, &leaf[i][0][0]);
+    for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) { /* the whole, and whole nodes: a rank's share */
+        int a0 = cuts[c][0], a1 = cuts[c][1];
+        window(d, w, x, rows, a0, a1, &part[0][0]);
+        for (int row = 0; row < rows; row++)
+            for (int o = 0; o < OUT; o++) {
+                float leaves[LEAVES] = {0}, sum;
+                for (int i = a0; i < a1; i++)
+                    leaves[i - a0] = leaf[i][row][o];
+                tree_sum(leaves, a1 - a0, 5, 0, &sum);
+                assert_bits(&sum, &part[row][o], 1, "node");
+            }
+    }
+    window(d, w, x, rows, 0, LEAVES, &part[0][0]);
+    struct linear_args a = {.x = act_of(x, WINDOW_COLS), .rows = rows, .n_out = 2};
+    a.out[0] = (struct linear_out){{w, 0, 48, 0, WINDOW_COLS}, NULL, act_of(&top[0][0], 48)};
+    a.out[1] = (struct linear_out){{w, 48, 27, 0, WINDOW_COLS}, NULL, act_of(&rest[0][0], 27)};
+    run(d, a);
+    for (int row = 0; row < rows; row++) {
+        assert_bits(part[row], top[row], 48, "upper rows");
+        assert_bits(part[row] + 48, rest[row], 27, "lower rows");
+    }
+    ops->weight_free(d, w);
+    ops->close(d);
+}
+
 static void windows(void **state)
 {
     (void)state;
     struct rng r;
     rng_init(&r, 4);
     for (int t = 0; t < N_TYPES; t += TYPE_STEP) {
-        enum { OUT = 75, COLS = 1536, ROWS = 6, LEAVES = COLS / 64 };
-        struct weight_src src = random_matrix(&r, types[t], OUT, COLS);
-        float *x = random_floats(&r, (size_t)ROWS * COLS, 1.0f), *whole = product("auto", 2, &src, x, ROWS);
-        struct device *d = open_device("auto", 2);
-        struct weight *w = load(d, &src);
-        static float leaf[LEAVES][ROWS][OUT], part[ROWS][OUT];
-        for (int i = 0; i < LEAVES; i++) {
-            struct linear_args a = {.x = {x + i * 64, 64, COLS}, .rows = ROWS, .n_out = 1};
-            a.out[0] = (struct linear_out){{w, 0, OUT, i * 64, 64}, NULL, act_of(&leaf[i][0][0], OUT)};
-            run(d, a);
-        }
-        for (int row = 0; row < ROWS; row++)
-            for (int o = 0; o < OUT; o++) {
-                float leaves[LEAVES], sum;
-                for (int i = 0; i < LEAVES; i++)
-                    leaves[i] = leaf[i][row][o];
-                tree_sum(leaves, LEAVES, 5, 0, &sum);
-                assert_bits(&whole[row * OUT + o], &sum, 1, "sum of leaves");
-            }
-        static const int cuts[][2] = {{0, 16}, {16, 24}, {0, 8}, {8, 16}, {4, 8}, {22, 24}};
-        for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) { /* whole nodes: a rank's share */
-            int a0 = cuts[c][0], a1 = cuts[c][1];
-            struct linear_args a = {.x = {x + a0 * 64, (a1 - a0) * 64, COLS}, .rows = ROWS, .n_out = 1};
-            a.out[0] = (struct linear_out){{w, 0, OUT, a0 * 64, (a1 - a0) * 64}, NULL, act_of(&part[0][0], OUT)};
-            run(d, a);
-            for (int row = 0; row < ROWS; row++)
-                for (int o = 0; o < OUT; o++) {
-                    float leaves[LEAVES] = {0}, sum;
-                    for (int i = a0; i < a1; i++)
-                        leaves[i - a0] = leaf[i][row][o];
-                    tree_sum(leaves, a1 - a0, 5, 0, &sum);
-                    assert_bits(&sum, &part[row][o], 1, "node");
-                }
-        }
-        struct linear_args a = {.x = act_of(x, COLS), .rows = ROWS, .n_out = 2};
-        static float top[ROWS][48], rest[ROWS][27];
-        a.out[0] = (struct linear_out){{w, 0, 48, 0, COLS}, NULL, act_of(&top[0][0], 48)};
-        a.out[1] = (struct linear_out){{w, 48, 27, 0, COLS}, NULL, act_of(&rest[0][0], 27)};
-        run(d, a);
-        for (int row = 0; row < ROWS; row++) {
-            assert_bits(whole + row * OUT, top[row], 48, "upper rows");
-            assert_bits(whole + row * OUT + 48, rest[row], 27, "lower rows");
-        }
-        ops->weight_free(d, w);
-        ops->close(d);
+        struct weight_src src = random_matrix(&r, types[t], WINDOW_OUT, WINDOW_COLS);
+        float *x = random_floats(&r, (size_t)WINDOW_ROWS * WINDOW_COLS, 1.0f);
+        windows_of(&src, x, 6);
+        windows_of(&src, x, WINDOW_ROWS); /* as many as are taken several groups at a time */
         free(x);
-        free(whole);
         free((void *)src.data);
     }
 }
@@ -442,10 +467,15 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_type_and_shape), cmocka_unit_test(extreme_weights),
-        cmocka_unit_test(rows_stand_alone),     cmocka_unit_test(windows),
-        cmocka_unit_test(fused_inputs),         cmocka_unit_test(bad_numbers_show),
-        cmocka_unit_test(edges_of_halves),      cmocka_unit_test(refusals),
+        cmocka_unit_test(every_type_and_shape),
+        cmocka_unit_test(extreme_weights),
+        cmocka_unit_test(rows_stand_alone),
+        cmocka_unit_test(blocks_of_rows_stand_alone),
+        cmocka_unit_test(windows),
+        cmocka_unit_test(fused_inputs),
+        cmocka_unit_test(bad_numbers_show),
+        cmocka_unit_test(edges_of_halves),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
