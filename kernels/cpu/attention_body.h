@@ -140,7 +140,7 @@ INLINE void score_runs(enum form f, int Q, int G, const struct attend_job *j, co
                        struct leaf_batch *b, int g)
 {
     vf acc[MAX_SUMS];
-    UNROLL for (int i = 0; i < Q * G; i++) acc[i] = vf_set1(0);
+    UNROLL_SUMS for (int i = 0; i < Q * G; i++) acc[i] = vf_set1(0);
     for (int d = 0; d < j->head_dim; d += is_one(f) ? 1 : 2)
         score_element(f, Q, G, j, kv, b, g, d, acc);
     UNROLL for (int i = 0; i < Q; i++) UNROLL for (int k = 0; k < G; k++)

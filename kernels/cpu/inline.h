@@ -16,9 +16,11 @@
 #if defined(SLOW_BUILD) || defined(CPU_INTRINSICS)
 #define INLINE static inline
 #define UNROLL
+#define UNROLL_SUMS
 #else
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 24")
+#define UNROLL _Pragma("GCC unroll 8")
+#define UNROLL_SUMS _Pragma("GCC unroll 24") /* of as many as a tile has */
 #endif
 
 #endif

@@ -235,10 +235,10 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
     const struct sum_step *steps = j->steps + (p.leaf0 - j->leaf0);
     int due = p.tile;
     vf left[MAX_SUMS];
-    UNROLL for (int r = 0; r < t.G * t.R; r++) left[r] = vf_set1(0);
+    UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) left[r] = vf_set1(0);
     for (int b = 0; b < n; steps++) {
         vf acc[MAX_SUMS];
-        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
+        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         struct sum_step step = *steps;
         bool first = b == 0;
         for (int end = b + 2 < n ? b + 2 : n; b < end; b++) {
@@ -252,11 +252,11 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
             meta += j->tile;
         }
         if (t.G <= 2 && step.level == 0 && b < n) {
-            UNROLL for (int r = 0; r < t.G * t.R; r++) left[r] = acc[r];
+            UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) left[r] = acc[r];
             continue;
         }
         if (t.G <= 2 && (step.add & 1) && !first) {
-            UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_add(left[r], acc[r]);
+            UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_add(left[r], acc[r]);
             step.add &= ~1u;
         }
         leaf_done(j, t, p, step, acc, s);
@@ -413,7 +413,7 @@ INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p
     const float *x = j->x + (size_t)p.row * j->ldx;
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
         vf acc[MAX_SUMS], w[FLOAT_WIDE];
-        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
+        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
         const uint8_t *at = family_leaf(t.f, group_at(j, p.g), leaf), *columns = at + family_leaf_head(t.f);
         for (int c = leaf * LEAF_COLS; c < end; c++, columns += step) {
@@ -468,7 +468,7 @@ INLINE void half_tile(struct tile t, const struct linear_job *j, struct place p,
         vf acc[MAX_SUMS], even[FLOAT_WIDE], odd[FLOAT_WIDE];
         float wide[TILE][LEAF_COLS];
         const uint8_t *w = family_leaf(FAM_PAIR, group_at(j, p.g), leaf);
-        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
+        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         UNROLL for (int r = 0; r < t.R; r++) widen_inputs(j, x + (size_t)r * BLOCK_COLS, leaf, wide[r]);
         for (int i = 0; i < leaf_pairs(j, leaf); i++, w += (size_t)4 * GROUP_ROWS) {
             UNROLL for (int k = 0; k < t.G; k++) vf_load_pairs(w + (size_t)k * j->w->group_bytes, &even[k], &odd[k]);
@@ -513,7 +513,7 @@ INLINE void pair_tile(struct tile t, const struct linear_job *j, struct place p,
     const uint16_t *x = half_row(j, p.row);
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
         vf acc[MAX_SUMS];
-        UNROLL for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
+        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
         for (int left = leaf_pairs(j, leaf); left > 0; left -= 16, w += 1024, x += j->tile * BLOCK_COLS) {
             if (left >= 16 && p.at == 0)
                 pair_block(t, true, 16, w, j->w->group_bytes, x, acc);

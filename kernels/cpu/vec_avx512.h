@@ -313,7 +313,7 @@ INLINE void dot_wide(int bits, bool fast, int part, int R, const uint8_t *w, con
                 _mm512_dpbusd_epi32(i ? low[g * R + r] : _mm512_setzero_si512(), x[g], in);
         }
     }
-    UNROLL for (int i = 0; i < QUANT_WIDE * R; i++) dot[i] = fast ? high[i] : both_planes(high[i], low[i]);
+    UNROLL_SUMS for (int i = 0; i < QUANT_WIDE * R; i++) dot[i] = fast ? high[i] : both_planes(high[i], low[i]);
 }
 
 /* What few rows or the last groups are: unpacking is cheap beside products. */

@@ -12,6 +12,7 @@
 
 #define INLINE static inline
 #define UNROLL
+#define UNROLL_SUMS
 enum { TILE = 4, QUANT_TILE = 2, FAST_TILE = 2 };
 
 #define LANES for (int i = 0; i < 16; i++)
