@@ -226,12 +226,12 @@ static bool tree_sum(const float *leaves, int n, int level, int index, float *ou
  * needs. Row windows give the same outputs. */
 enum { WINDOW_OUT = 75, WINDOW_COLS = 1536, WINDOW_ROWS = 29, WINDOW_LEAVES = WINDOW_COLS / 64 };
 
-/* [rows][WINDOW_OUT] of leaves [a0, a1). */
-static void window(struct device *d, struct weight *w, float *x, int rows, int a0, int a1, float *y)
+/* [rows][WINDOW_OUT] of leaves [leaves[0], leaves[1]). */
+static void window(struct device *d, struct weight *w, float *x, int rows, const int leaves[2], float *y)
 {
-    int cols = (a1 - a0) * 64;
-    struct linear_args a = {.x = {x + a0 * 64, cols, WINDOW_COLS}, .rows = rows, .n_out = 1};
-    a.out[0] = (struct linear_out){{w, 0, WINDOW_OUT, a0 * 64, cols}, NULL, act_of(y, WINDOW_OUT)};
+    int first = leaves[0] * 64, cols = leaves[1] * 64 - first;
+    struct linear_args a = {.x = {x + first, cols, WINDOW_COLS}, .rows = rows, .n_out = 1};
+    a.out[0] = (struct linear_out){{w, 0, WINDOW_OUT, first, cols}, NULL, act_of(y, WINDOW_OUT)};
     run(d, a);
 }
 
@@ -243,10 +243,10 @@ static void windows_of(const struct weight_src *src, float *x, int rows)
     struct device *d = open_device("auto", 2);
     struct weight *w = load(d, src);
     for (int i = 0; i < LEAVES; i++)
-        window(d, w, x, rows, i, i + 1, &leaf[i][0][0]);
+        window(d, w, x, rows, (int[]){i, i + 1}, &leaf[i][0][0]);
     for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) { /* the whole, and whole nodes: a rank's share */
         int a0 = cuts[c][0], a1 = cuts[c][1];
-        window(d, w, x, rows, a0, a1, &part[0][0]);
+        window(d, w, x, rows, cuts[c], &part[0][0]);
         for (int row = 0; row < rows; row++)
             for (int o = 0; o < OUT; o++) {
                 float leaves[LEAVES] = {0}, sum;
@@ -256,7 +256,7 @@ static void windows_of(const struct weight_src *src, float *x, int rows)
                 assert_bits(&sum, &part[row][o], 1, "node");
             }
     }
-    window(d, w, x, rows, 0, LEAVES, &part[0][0]);
+    window(d, w, x, rows, cuts[0], &part[0][0]);
     struct linear_args a = {.x = act_of(x, WINDOW_COLS), .rows = rows, .n_out = 2};
     a.out[0] = (struct linear_out){{w, 0, 48, 0, WINDOW_COLS}, NULL, act_of(&top[0][0], 48)};
     a.out[1] = (struct linear_out){{w, 48, 27, 0, WINDOW_COLS}, NULL, act_of(&rest[0][0], 27)};
