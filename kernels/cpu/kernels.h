@@ -28,8 +28,8 @@
 #include "kernels/cpu/pack.h"
 
 enum {
-    MAX_TILE = 8,
-    MAX_WIDE = 3,
+    MAX_TILE = 8, /* rows of a tile */
+    MAX_WIDE = 3, /* groups of a tile */
     MAX_SUMS = MAX_TILE * MAX_WIDE,
     SPAN_LEAVES = 8,
     ROW_BLOCK = 64,

@@ -4,7 +4,7 @@
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 
-enum { LONG_ITEM_NS = 100000, WIDE_GROUPS = 6 };
+enum { LONG_ITEM_NS = 100000 };
 
 /* What the items of one call share. */
 struct linear_call {
@@ -198,6 +198,15 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
     };
 }
 
+/* So many groups, and multiples, are what a kernel may take at once: three of floats, two of others. */
+static int groups_at_once(const struct linear_args *a)
+{
+    bool floats = false, others = false;
+    for (int i = 0; i < a->n_out; i++)
+        *(family_is_float(a->out[i].w.w->family) ? &floats : &others) = true;
+    return a->rows < MAX_TILE ? 1 : floats && others ? 6 : floats ? 3 : 2;
+}
+
 /* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its
  * core in one delays the others little. Of many rows an item has as many as leave items enough, since each thread that
  * takes some of a group's rows reads its weights. */
@@ -211,7 +220,8 @@ static int64_t cut(struct linear_call *c)
     int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
     int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
     target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
-    c->groups_per_item = (int)(target_ns / group_ns) / WIDE_GROUPS * WIDE_GROUPS + WIDE_GROUPS;
+    int wide = groups_at_once(a);
+    c->groups_per_item = (int)(target_ns / group_ns) / wide * wide + wide;
     for (int i = 0; i < a->n_out; i++)
         group_items += (a->out[i].w.rows + c->groups_per_item * GROUP_ROWS - 1) / (c->groups_per_item * GROUP_ROWS);
     int together = (int)(LONG_ITEM_NS / (group_ns * c->groups_per_item)) + 1;

@@ -224,8 +224,7 @@ INLINE void prefetch_panel(struct tile t, const struct linear_job *j, struct pla
             prefetch(group_at(j, p.g + i) + (size_t)b * bytes + k);
 }
 
-/* A tile of quantised weights. Of two leaves that are added to each other the left one's sums wait in registers, where
- * there are enough. */
+/* A tile of quantised weights. Of two leaves that are added to each other the left one's sums wait in registers. */
 INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
     int blocks = j->col1 / BLOCK_COLS, b0 = 2 * p.leaf0, n = (2 * p.leaf1 < blocks ? 2 * p.leaf1 : blocks) - b0;
@@ -251,11 +250,11 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
             q += j->tile * quant_block(t.fast);
             meta += j->tile;
         }
-        if (t.G <= 2 && step.level == 0 && b < n) {
+        if (step.level == 0 && b < n) {
             UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) left[r] = acc[r];
             continue;
         }
-        if (t.G <= 2 && (step.add & 1) && !first) {
+        if ((step.add & 1) && !first) {
             UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_add(left[r], acc[r]);
             step.add &= ~1u;
         }
@@ -335,6 +334,17 @@ INLINE void panel_fill(struct tile t, const struct linear_job *j, struct place p
     }
 }
 
+/* Up to how many rows multiply straight from the packed bytes. Where several groups are taken at once those are in a
+ * panel, and one alone is not. */
+INLINE int rows_in_place(struct tile t)
+{
+#ifdef VEC_WIDE
+    return t.G == 1 ? ROW_BLOCK : 0;
+#else
+    return in_place_rows(t.f, t.fast);
+#endif
+}
+
 typedef void panel_fn(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s);
 
 /* Few rows multiply straight from the packed bytes, tile after tile; more unpack each weight once for all of them. */
@@ -342,8 +352,8 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
                         struct linear_scratch *s)
 {
     int most = quant_rows_at_once(t.fast, t.G);
-    if (n <= in_place_rows(t.f, t.fast, t.G)) {
-        for (int took; n > 0; n -= took, p.row += took, p.at += took) {
+    if (n <= rows_in_place(t)) {
+        for (int took; n > 0; n -= took, p.row += took) {
             took = tile_rows(n, most);
             quant_rows(t, j, p, n, s);
         }

@@ -1,7 +1,6 @@
 /* The loops of the probes, for probe_avx2.c and probe_avx512.c: in assembly, so that no compiler finds that nothing
- * comes of them. Twelve chains of sums, each waiting for itself only (two
- * dots a cycle that take six each need as many), over zeros, as what lies in a register by chance
- * could be slow. */
+ * comes of them. Twelve chains of sums, each waiting for itself only (two dots a cycle that take six each need as
+ * many), over zeros, as what lies in a register by chance could be slow. */
 #ifndef CPU_PROBE_BODY_H
 #define CPU_PROBE_BODY_H
 

@@ -354,9 +354,8 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
 }
 
 /* Weights that take long to unpack are kept in a panel from fewer rows on. */
-INLINE int in_place_rows(enum family f, bool fast, int G)
+INLINE int in_place_rows(enum family f, bool fast)
 {
-    (void)G;
     (void)fast;
     return f == FAM_K6 ? QUANT_TILE : family_is_k(f) || family_bits(f) == 5 ? 2 * QUANT_TILE : 4 * QUANT_TILE;
 }

@@ -316,14 +316,6 @@ INLINE void dot_wide(int bits, bool fast, int part, int R, const uint8_t *w, con
     UNROLL_SUMS for (int i = 0; i < QUANT_WIDE * R; i++) dot[i] = fast ? high[i] : both_planes(high[i], low[i]);
 }
 
-/* What few rows or the last groups are: unpacking is cheap beside products. */
-INLINE int in_place_rows(enum family f, bool fast, int G)
-{
-    (void)f;
-    (void)fast;
-    return G == 1 ? ROW_BLOCK : 0;
-}
-
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
     (void)fast;

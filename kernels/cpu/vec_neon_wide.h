@@ -44,9 +44,8 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
     }
 }
 
-INLINE int in_place_rows(enum family f, bool fast, int G)
+INLINE int in_place_rows(enum family f, bool fast)
 {
-    (void)G;
     return tiles_in_place(f) * (fast ? FAST_TILE : QUANT_TILE);
 }
 

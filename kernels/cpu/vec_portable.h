@@ -287,9 +287,8 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
 }
 
 /* Up to so many rows weights are multiplied from where they lie; more are worth a panel. */
-INLINE int in_place_rows(enum family f, bool fast, int G)
+INLINE int in_place_rows(enum family f, bool fast)
 {
-    (void)G;
     (void)f;
     return fast ? FAST_TILE : QUANT_TILE;
 }

@@ -1,7 +1,7 @@
-/* Speed of the CPU ops against what the machine can do: Gop/s of linear layers beside an in-run probe of int8 (or f32)
- * multiply-adds by the widest instructions that the ops have, GB/s of their weights and of cached keys and values
- * beside an in-run probe of memory reads; GB/s at which matrices are loaded beside copying them. One row a line; probes
- * before every row.
+/* Speed of the CPU ops against what the machine can do: Gop/s of linear layers beside an in-run probe of int8 (or f32,
+ * or pairs of bfloat16) multiply-adds by the widest instructions that the ops have, GB/s of their weights and of cached
+ * keys and values beside an in-run probe of memory reads; GB/s at which matrices are loaded beside copying them. One
+ * row a line; probes before every row.
  *
  * usage: kernels_bench [-t THREADS] [-i ISA] [-q TYPE] [-m ROWS] [-f] [-c] [linear|attention|load|all]
  *   -f  inputs of eight bits
