@@ -76,6 +76,11 @@ static void input_item(void *ctx, int item, int thread)
     }
 }
 
+static int groups_of(const struct linear_out *o)
+{
+    return (o->w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
+}
+
 static void output_item(void *ctx, int item, int thread)
 {
     const struct linear_call *c = ctx;
@@ -84,8 +89,7 @@ static void output_item(void *ctx, int item, int thread)
         o++;
     item -= c->items[o];
     const struct linear_job *j = &c->job[o];
-    int groups = (j->rows_out + GROUP_ROWS - 1) / GROUP_ROWS;
-    int g = item / c->row_items * c->groups_per_item, left = groups - g;
+    int g = item / c->row_items * c->groups_per_item, left = groups_of(&c->a->out[o]) - g;
     int row = item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
     end = end < c->a->rows ? end : c->a->rows;
     left = left < c->groups_per_item ? left : c->groups_per_item;
@@ -213,25 +217,23 @@ static int groups_at_once(const struct linear_args *a)
 static int64_t cut(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    int64_t groups = 0, group_items = 0, wanted = 8 * pool_threads(c->d->pool);
+    int64_t groups = 0, wanted = 8 * pool_threads(c->d->pool);
     for (int i = 0; i < a->n_out; i++)
-        groups += (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
+        groups += groups_of(&a->out[i]);
     int block = a->rows < ROW_BLOCK ? a->rows : ROW_BLOCK, blocks = (a->rows + ROW_BLOCK - 1) / ROW_BLOCK;
     int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
     int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
     target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
     int wide = groups_at_once(a);
     c->groups_per_item = (int)(target_ns / group_ns) / wide * wide + wide;
-    for (int i = 0; i < a->n_out; i++)
-        group_items += (a->out[i].w.rows + c->groups_per_item * GROUP_ROWS - 1) / (c->groups_per_item * GROUP_ROWS);
     int together = (int)(LONG_ITEM_NS / (group_ns * c->groups_per_item)) + 1;
-    while (together > 1 && group_items * ((blocks + together - 1) / together) < wanted)
+    while (together > 1 && groups / c->groups_per_item * ((blocks + together - 1) / together) < wanted)
         together = (together + 1) / 2;
     c->rows_of_item = together * ROW_BLOCK;
     c->row_items = (blocks + together - 1) / together;
     for (int i = 0; i < a->n_out; i++) {
-        int g = (a->out[i].w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
-        c->items[i + 1] = c->items[i] + (g + c->groups_per_item - 1) / c->groups_per_item * c->row_items;
+        int items = (groups_of(&a->out[i]) + c->groups_per_item - 1) / c->groups_per_item;
+        c->items[i + 1] = c->items[i] + items * c->row_items;
     }
     return total_ns;
 }
