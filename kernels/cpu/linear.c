@@ -4,7 +4,7 @@
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 
-enum { LONG_ITEM_NS = 100000 };
+enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6 };
 
 /* What the items of one call share. */
 struct linear_call {
@@ -208,7 +208,7 @@ static int groups_at_once(const struct linear_args *a)
     bool floats = false, others = false;
     for (int i = 0; i < a->n_out; i++)
         *(family_is_float(a->out[i].w.w->family) ? &floats : &others) = true;
-    return a->rows < MAX_TILE ? 1 : floats && others ? 6 : floats ? 3 : 2;
+    return a->rows < MAX_TILE ? 1 : floats && others ? MANY_GROUPS : floats ? 3 : 2;
 }
 
 /* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its
@@ -225,6 +225,8 @@ static int64_t cut(struct linear_call *c)
     int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
     target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
     int wide = groups_at_once(a);
+    if (wide > 1 && groups / MANY_GROUPS * blocks >= wanted) /* more of them read inputs that are in the cache */
+        wide = MANY_GROUPS;
     c->groups_per_item = (int)(target_ns / group_ns) / wide * wide + wide;
     int together = (int)(LONG_ITEM_NS / (group_ns * c->groups_per_item)) + 1;
     while (together > 1 && groups / c->groups_per_item * ((blocks + together - 1) / together) < wanted)
