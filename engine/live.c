@@ -157,14 +157,17 @@ static bool could_run(const struct plan *p)
     return false;
 }
 
-/* Is a group in a step, or kept out of one by an order that only waits for steps and copies to end? Then something will
- * happen by itself. */
+/* Is a group in a step, or kept out of one by an order that only waits for steps and copies to end, or is KV being
+ * copied whose end leaves room? Then something will happen by itself. */
 static bool is_under_way(const struct view *v)
 {
     const struct partition *t = &v->world->partition;
     int n = 0;
     for (int i = 0; i < t->n_groups; i++)
         n += side_has(v->side, partition_group(t, i)->canary);
+    for (int i = 0; i < v->world->waiting.n && v->world->n_parked; i++)
+        if (v->world->waiting.items[i]->n_moving)
+            return true;
     return v->n_idle < n;
 }
 

@@ -50,6 +50,22 @@ static struct request *find_victim(const struct plan *p, const struct request *r
     return NULL;
 }
 
+/* Those that are parked for a group that is not there give way whatever their order: to who runs, and where nobody runs
+ * to who would start. They would hold their KV, and others would wait, until their time to be parked is up. The last of
+ * them. */
+static struct request *find_stranded(const struct plan *p, const struct request *r, int place, int blocks)
+{
+    const struct world *w = p->world;
+    bool may = r->state == REQ_RUNNING || !p->n_running;
+    for (int i = w->waiting.n - 1; i >= 0 && w->n_parked && may; i--) {
+        struct request *v = w->waiting.items[i];
+        if (world_strands(w, v) && side_has(p->side, v->canary) && !v->n_moving && !plan_touched(p, v) &&
+            lies_on_scarce(p, v, place, blocks))
+            return v;
+    }
+    return NULL;
+}
+
 /* Room is being made where this placement lies: nobody else gives way before that has ended. */
 static bool is_coming(struct plan *p, int place)
 {
@@ -74,6 +90,7 @@ static bool make_room(struct plan *p, const struct request *r, int place, int bl
         if (is_coming(p, place))
             return false;
         struct request *v = find_victim(p, r, place, blocks);
+        v = v ? v : find_stranded(p, r, place, blocks);
         if (!v)
             return plan_no(p, "the KV cache is full");
         give_way(p, v);
@@ -247,8 +264,28 @@ static const char *why_not_here(const struct plan_batch *b, const struct request
     return NULL;
 }
 
-/* Takes a waiting request into the batch. It starts only when its whole timeline finds room, so that a started prefill
- * can end. */
+/* Room for its whole timeline, so that a started prefill can end. */
+static bool make_room_to_start(struct plan_batch *b, struct request *r, struct entry *e)
+{
+    struct plan *p = b->plan;
+    int place = b->group->place, spare = p->n_running ? kv_reserve(&p->world->kv) : 0;
+    while (plan_available(p, place) < e->whole + spare) {
+        if (is_coming(p, place))
+            return false;
+        struct request *v = find_victim(p, r, place, e->whole + spare);
+        if (v && v->state != REQ_WAITING && !v->parent)
+            v = NULL; /* of running ones only probes give way to it */
+        if (!v)
+            v = find_stranded(p, r, place, e->whole + spare);
+        if (!v)
+            return plan_no(p, "the KV cache has no room for its prompt");
+        give_way(p, v);
+        *e = look_at(b, r);
+    }
+    return true;
+}
+
+/* Takes a waiting request into the batch, when its whole timeline finds room. */
 static int add_waiting(struct plan_batch *b, struct request *r, int n)
 {
     struct plan *p = b->plan;
@@ -258,23 +295,19 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
     if (p->reason)
         return 0;
     struct entry e = look_at(b, r);
-    int spare = p->n_running ? kv_reserve(&w->kv) : 0;
-    while (plan_available(p, place) < e.whole + spare) {
-        if (is_coming(p, place))
-            return 0;
-        struct request *v = find_victim(p, r, place, e.whole + spare);
-        if (!v || (v->state != REQ_WAITING && !v->parent)) /* of running ones only probes give way to it */
-            return plan_no(p, "the KV cache has no room for its prompt");
-        give_way(p, v);
-        e = look_at(b, r);
-    }
+    if (!make_room_to_start(b, r, &e))
+        return 0;
     int want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
+    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - e.own - e.hits + e.hit_cost;
     if (e.n_from)
         plan_take(p, e.from_place, e.from_cost);
-    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - e.own - e.hits + e.hit_cost;
     if (e.n_from && plan_available(p, place) < blocks) {
-        plan_take(p, e.from_place, -e.from_cost); /* both placements share ranks that have no room for the copy */
-        return plan_no(p, "the KV cache has no room to copy its prefix");
+        /* Both placements share ranks that have no room for the copy: what would be copied is computed. */
+        plan_take(p, e.from_place, -e.from_cost);
+        e.n_from = 0;
+        e.done = e.hits * kv_place(&w->kv, place)->tokens_per_block;
+        want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
+        blocks = kv_blocks_for(&w->kv, place, e.done + want) - e.own - e.hits + e.hit_cost;
     }
     plan_take(p, place, blocks > 0 ? blocks : 0);
     add_item(b, r, want, e.done);

@@ -213,6 +213,44 @@ static void pending_orders_hide_no_stall(void **state)
     }
 }
 
+static int64_t slow_move(const struct device *d, const struct kv_move *m)
+{
+    (void)d;
+    (void)m;
+    return 200000;
+}
+
+/* Nothing can start while KV is copied from rank to rank: it holds its old blocks yet, and its new ones already. */
+static void waiting_for_a_copy_is_no_stall(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct backend_ops ops = *backend_sim();
+    ops.kv_move_ns = slow_move;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 12, .ops = &ops});
+    swap_to(&t,
+            "local moved return { api = 1, doc = 'x', needs = { 'running.group', 'waiting.parked', 'waiting.home' },\n"
+            "step = function(view, act) local r, w, g = view.running, view.waiting, view.groups\n"
+            "  if not moved and w.n == 2 and r.n == 1 then\n"
+            "    if #view.idle == 2 and act.preempt(r.id[1], 'hard') then moved = r.group[1] act.wake(1) end\n"
+            "    return\n"
+            "  end\n"
+            "  for i = 1, w.n do if moved and w.parked[i] and w.home[i] == moved then\n"
+            "    act.remap(w.id[i], g[1].id == moved and g[2] or g[1]) moved = -1 return end end\n"
+            "  " SERVE "end }");
+    rig_submit(&t, "", 100, 40);
+    run_for(&t, SECONDS(0.02));
+    rig_submit(&t, "", 150, 5);
+    rig_submit(&t, "", 150, 5);
+    run_for(&t, SECONDS(2));
+    for (uint64_t k = 1; k <= t.n_tags; k++)
+        assert_int_equal(t.heard[k].n_ends, 1);
+    assert_true(rig_metric(&t, "moonshift:kv_moves_total{engine=\"0\",model_name=\"sim\"}") == 1);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* The deadline of the first of a row of orders for the same ranks stands for all. */
 static void a_changed_order_keeps_its_deadline(void **state)
 {
@@ -441,6 +479,7 @@ int main(void)
         cmocka_unit_test(a_misfit_at_the_head_bars_nobody),
         cmocka_unit_test(asking_again_is_no_change),
         cmocka_unit_test(pending_orders_hide_no_stall),
+        cmocka_unit_test(waiting_for_a_copy_is_no_stall),
         cmocka_unit_test(a_changed_order_keeps_its_deadline),
         cmocka_unit_test(giving_way_for_ever_is_starvation),
         cmocka_unit_test(a_long_queue_in_order_is_not_starvation),

@@ -328,6 +328,42 @@ static void who_is_parked_nowhere_begins_again(void **state)
     }
 }
 
+/* Whoever runs when a policy comes that binds its groups at its start: where the cache is nearly full some find no room
+ * in them, are parked, and would wait for groups that do not come back; others have no room beside them; a copy takes
+ * room until it ends, and a prefix that has no room to be copied is computed. None of that is a policy's fault. */
+static void who_binds_its_groups_in_a_full_cache_is_never_stalled(void **state)
+{
+    (void)state;
+    static const char *const bound[] = {"act.bind(node.ranks)", "act.bind({ 0, 1 }) act.bind({ 2, 3 })",
+                                        "for _, rank in ipairs(node.ranks) do act.bind({ rank }) end"};
+    struct rng rng = {.state = 7};
+    for (int round = 0; round < 80; round++) {
+        struct rig t;
+        rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 11 + (int)rng_below(&rng, 4)});
+        for (int swap = 0; swap < 4; swap++) {
+            char source[1000];
+            snprintf(source, sizeof source,
+                     "return { api = 1, doc = 'binds', needs = { 'waiting.parked', 'waiting.home' }, start = "
+                     "function(node, act) %s end,\n"
+                     "step = function(view, act) local w = view.waiting for _, g in ipairs(view.idle) do\n"
+                     "  for i = 1, %d * w.n do if w.parked[i] and w.home[i] == 0 then act.remap(w.id[i], g) end end\n"
+                     "  local b = act.batch(g) b:decodes()\n"
+                     "  b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }",
+                     bound[rng_below(&rng, 3)], (int)rng_below(&rng, 2));
+            make_live(&t, "binds", source);
+            for (int i = 0; i < 6; i++)
+                rig_submit(&t, "", 20 + (int)rng_below(&rng, 110), 1 + (int)rng_below(&rng, 40));
+            rig_run_until(&t, clock_now(&t.clock) + 1000000 * (1 + (int64_t)rng_below(&rng, 30)));
+        }
+        rig_settle(&t);
+        for (uint64_t i = 1; i <= t.n_tags; i++)
+            assert_true(t.heard[i].n_ends == 1 && t.heard[i].ending == END_LENGTH);
+        assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+        rig_check(&t);
+        rig_close(&t);
+    }
+}
+
 /* start is called each time: shift comes back to one group of all ranks, and not to those of who was live meanwhile. */
 static void who_comes_back_begins_again(void **state)
 {
@@ -521,6 +557,7 @@ int main(void)
         cmocka_unit_test(a_closed_group_counts_as_room),
         cmocka_unit_test(one_step_of_the_native_one_serves_too),
         cmocka_unit_test(who_is_parked_nowhere_begins_again),
+        cmocka_unit_test(who_binds_its_groups_in_a_full_cache_is_never_stalled),
         cmocka_unit_test(who_comes_back_begins_again),
         cmocka_unit_test(who_cannot_begin_again_is_passed_over),
         cmocka_unit_test(keys_are_asked_for_anew),
