@@ -222,7 +222,7 @@ static struct attend_job job_of(const struct attn_call *c, const struct attn_ite
     size_t v_bytes = kv_value_bytes(t, kv->tokens_per_block, kv->head_dim);
     int n_q = it->n_rows * it->n_heads;
     bool half = c->d->opts.fast, widen = (half || t != DT_F32) && n_q >= WIDEN_QUERIES;
-    widen = widen || (half && ((t != DT_F16 && t != DT_BF16 && t != DT_I8) || kv->head_dim % 2));
+    widen = widen || (half && kv->head_dim % 2); /* the last element has no other to be a pair with */
     return (struct attend_job){
         .n_q = n_q,
         .head_dim = kv->head_dim,

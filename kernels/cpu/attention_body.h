@@ -8,19 +8,24 @@
 enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT, ATTN_SUMS = FLOAT_WIDE == 1 ? TILE : 2 * TILE, MAX_RUNS = 4 };
 
 /* How the keys and values of a leaf lie, and how they are multiplied: one after the other as they are cached, or halves
- * in pairs: as f32 that was rounded, or as bfloat16, whose products are added one by one or by the CPU's own dots. */
+ * in pairs, whose products are added one by one or by the CPU's own dots: as they are cached, or as a tile has them,
+ * f32 that was rounded or laced bfloat16. */
 enum form {
     ONE_F32,
     ONE_F16,
     ONE_BF16,
     ONE_F8,
     ONE_I8,
+    HALF_TILE,
     HALF_F32,
     HALF_F16,
     HALF_BF16,
+    HALF_F8,
     HALF_I8,
+    DOT_F32,
     DOT_F16,
     DOT_BF16,
+    DOT_F8,
     DOT_I8,
     DOT_LACED
 };
@@ -56,7 +61,7 @@ INLINE bool is_one(enum form f)
 
 INLINE bool is_dot(enum form f)
 {
-    return f >= DOT_F16;
+    return f >= DOT_F32;
 }
 
 INLINE vf load_cached(enum dtype t, const void *p, size_t i)
@@ -68,17 +73,23 @@ INLINE vf load_cached(enum dtype t, const void *p, size_t i)
                          : vf_load_bf16((const uint16_t *)p + i);
 }
 
+/* As which elements of this form lie; of no laced tile. */
+INLINE enum dtype dtype_of(enum form f)
+{
+    return f == ONE_F32 || f == HALF_TILE || f == HALF_F32 || f == DOT_F32 ? DT_F32
+           : f == ONE_F16 || f == HALF_F16 || f == DOT_F16                 ? DT_F16
+           : f == ONE_F8 || f == HALF_F8 || f == DOT_F8                    ? DT_F8
+           : f == ONE_I8 || f == HALF_I8 || f == DOT_I8                    ? DT_I8
+                                                                           : DT_BF16;
+}
+
 /* Sixteen elements from element i on; of no laced tile. */
 INLINE vf load_form(enum form f, const void *p, size_t i)
 {
-    if (f == HALF_F16 || f == DOT_F16)
-        return vf_round_half(vf_load_f16((const uint16_t *)p + i));
-    return load_cached(f == ONE_F32 || f == HALF_F32                ? DT_F32
-                       : f == ONE_F16                               ? DT_F16
-                       : f == ONE_F8                                ? DT_F8
-                       : f == ONE_I8 || f == HALF_I8 || f == DOT_I8 ? DT_I8
-                                                                    : DT_BF16,
-                       p, i);
+    vf x = load_cached(dtype_of(f), p, i);
+    if (f == HALF_F32 || f == DOT_F32)
+        x = vf_drop_small(x);
+    return f == HALF_F32 || f == DOT_F32 || f == HALF_F16 || f == DOT_F16 ? vf_round_half(x) : x;
 }
 
 /* acc[i * G + k] += x[k] * the float at w + i * step, for Q of them. */
@@ -97,9 +108,12 @@ INLINE vi load_dot(enum form f, const void *p, size_t even, size_t step)
 {
     const uint16_t *x = p;
     const int8_t *b = p;
+    if (f == DOT_F32 || f == DOT_F16 || f == DOT_F8) {
+        vf low = load_cached(dtype_of(f), p, even), high = load_cached(dtype_of(f), p, even + step);
+        return f == DOT_F32 ? pair_of_floats(vf_drop_small(low), vf_drop_small(high)) : pair_of_floats(low, high);
+    }
     return f == DOT_LACED ? pair_load((const uint8_t *)p + 2 * even)
            : f == DOT_I8  ? pair_of_bytes(b + even, b + even + step)
-           : f == DOT_F16 ? pair_of_floats(vf_load_f16(x + even), vf_load_f16(x + even + step))
                           : pair_of(x + even, x + even + step);
 }
 
@@ -477,13 +491,17 @@ ATTEND_LEAF(attend_f16, ONE_F16)
 ATTEND_LEAF(attend_bf16, ONE_BF16)
 ATTEND_LEAF(attend_f8, ONE_F8)
 ATTEND_LEAF(attend_i8, ONE_I8)
+ATTEND_LEAF(attend_half_tile, HALF_TILE)
 ATTEND_LEAF(attend_half_f32, HALF_F32)
 ATTEND_LEAF(attend_half_f16, HALF_F16)
 ATTEND_LEAF(attend_half_bf16, HALF_BF16)
+ATTEND_LEAF(attend_half_f8, HALF_F8)
 ATTEND_LEAF(attend_half_i8, HALF_I8)
 #ifdef VEC_PAIRS
+ATTEND_LEAF(attend_dot_f32, DOT_F32)
 ATTEND_LEAF(attend_dot_f16, DOT_F16)
 ATTEND_LEAF(attend_dot_bf16, DOT_BF16)
+ATTEND_LEAF(attend_dot_f8, DOT_F8)
 ATTEND_LEAF(attend_dot_i8, DOT_I8)
 ATTEND_LEAF(attend_dot_laced, DOT_LACED)
 #endif
@@ -502,11 +520,11 @@ static enum form form_of_cache(const struct attend_job *j)
 {
     static const enum form ones[DT_COUNT] = {
         [DT_F32] = ONE_F32, [DT_F16] = ONE_F16, [DT_BF16] = ONE_BF16, [DT_F8] = ONE_F8, [DT_I8] = ONE_I8};
-    if (!j->half)
-        return ones[j->dtype];
-    if (takes_dots(j))
-        return j->dtype == DT_I8 ? DOT_I8 : j->dtype == DT_F16 ? DOT_F16 : DOT_BF16;
-    return j->dtype == DT_I8 ? HALF_I8 : j->dtype == DT_F16 ? HALF_F16 : HALF_BF16;
+    static const enum form halves[DT_COUNT] = {
+        [DT_F32] = HALF_F32, [DT_F16] = HALF_F16, [DT_BF16] = HALF_BF16, [DT_F8] = HALF_F8, [DT_I8] = HALF_I8};
+    static const enum form dots[DT_COUNT] = {
+        [DT_F32] = DOT_F32, [DT_F16] = DOT_F16, [DT_BF16] = DOT_BF16, [DT_F8] = DOT_F8, [DT_I8] = DOT_I8};
+    return !j->half ? ones[j->dtype] : takes_dots(j) ? dots[j->dtype] : halves[j->dtype];
 }
 
 /* The form in which the leaf is read: as it is cached, or in tiles, which are made. */
@@ -527,12 +545,13 @@ static void prepare_leaf(const struct attend_job *j, int leaf, const int range[2
 static void attend(const struct attend_job *j)
 {
     static void (*const forms[])(const struct attend_job *, const struct leaf_kv *, int) = {
-        [ONE_F32] = attend_f32,         [ONE_F16] = attend_f16,         [ONE_BF16] = attend_bf16,
-        [ONE_F8] = attend_f8,           [ONE_I8] = attend_i8,           [HALF_F32] = attend_half_f32,
-        [HALF_F16] = attend_half_f16,   [HALF_BF16] = attend_half_bf16, [HALF_I8] = attend_half_i8,
+        [ONE_F32] = attend_f32,       [ONE_F16] = attend_f16,       [ONE_BF16] = attend_bf16,
+        [ONE_F8] = attend_f8,         [ONE_I8] = attend_i8,         [HALF_TILE] = attend_half_tile,
+        [HALF_F32] = attend_half_f32, [HALF_F16] = attend_half_f16, [HALF_BF16] = attend_half_bf16,
+        [HALF_F8] = attend_half_f8,   [HALF_I8] = attend_half_i8,
 #ifdef VEC_PAIRS
-        [DOT_F16] = attend_dot_f16,     [DOT_BF16] = attend_dot_bf16,   [DOT_I8] = attend_dot_i8,
-        [DOT_LACED] = attend_dot_laced,
+        [DOT_F32] = attend_dot_f32,   [DOT_F16] = attend_dot_f16,   [DOT_BF16] = attend_dot_bf16,
+        [DOT_F8] = attend_dot_f8,     [DOT_I8] = attend_dot_i8,     [DOT_LACED] = attend_dot_laced,
 #endif
     };
     int most = 0, least = j->lo[0];

@@ -32,7 +32,7 @@ enum {
     MAX_WIDE = 3, /* groups of a tile */
     MAX_SUMS = MAX_TILE * MAX_WIDE,
     SPAN_LEAVES = 8,
-    ROW_BLOCK = 64,
+    ROW_BLOCK = 128,
     INNER_LEVELS = 3,
     MAX_LEVELS = 17,
     ATTN_LEAF = 128,
@@ -60,9 +60,19 @@ static inline size_t row_tile(bool fast)
     return fast ? 8 : 4;
 }
 
-struct qmeta {
-    float d, s;           /* scale; d * sum of q */
-    int32_t sum, half[2]; /* sums of q: all 32, the two 16s */
+union qword {
+    float f;
+    int32_t i;
+};
+
+/* The quantised inputs of a row from a block on; those of the next block lie `tile` rows further on. What most weights
+ * need lies together, so that a tile of rows fetches one cache line of it for a block. */
+struct qinput {
+    int8_t *q;
+    union qword *ds; /* [2][tile]: scales; sums of all 32 q */
+    float *s;        /* [tile]: scale * sum */
+    int32_t *half;   /* [2][tile]: sums of the two 16 q */
+    size_t tile;
 };
 
 /* How the leaf just summed joins the tree: add the stored nodes of these levels, ascending, then store as `level` or,
@@ -77,8 +87,7 @@ struct linear_job {
     const struct weight *w;
     int leaf0, leaf1, col0, col1; /* the window's leaves and columns of the matrix */
     const struct sum_step *steps; /* [leaf1 - leaf0] */
-    const int8_t *q;              /* [rows / tile][blocks][tile][quant_block] quantised inputs */
-    const struct qmeta *meta;     /* [rows / tile][blocks][tile] */
+    struct qinput in;             /* of row 0, [rows / tile][blocks][tile] of each */
     size_t blocks, tile;          /* of 32 columns; row_tile, or the rows when they are fewer */
     bool fast;                    /* the inputs are */
     const uint16_t *half;         /* [rows / tile][blocks][tile][32] bfloat16, for pairs */
@@ -96,6 +105,21 @@ struct linear_job {
 static inline size_t quant_at(size_t blocks, size_t tile, size_t row)
 {
     return row / tile * tile * blocks + row % tile;
+}
+
+/* Block b of a row, by the inputs of row 0. */
+static inline struct qinput qinput_at(const struct qinput *first, size_t blocks, size_t row, size_t b, bool fast)
+{
+    size_t tile = first->tile, at = quant_at(blocks, tile, row) + b * tile, two = 2 * at - row % tile;
+    return (struct qinput){first->q + at * quant_block(fast), first->ds + two, first->s + at, first->half + two, tile};
+}
+
+static inline void qinput_next(struct qinput *in, bool fast)
+{
+    in->q += in->tile * quant_block(fast);
+    in->ds += 2 * in->tile;
+    in->s += in->tile;
+    in->half += 2 * in->tile;
 }
 
 /* Working memory of one thread in a linear call. */
@@ -139,7 +163,7 @@ struct cpu_kernels {
     void (*norm_row)(const float *x, const float *gain, int n, float eps, float *y); /* y may be x */
     void (*swiglu_row)(const float *x, const float *x2, int n, float *y);
     /* n a multiple of 32 */
-    void (*quantise_row)(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast);
+    void (*quantise_row)(const float *x, int n, struct qinput out, bool fast);
     /* To bfloat16, every 32 columns `tile` rows after the last; the last ones are filled up with zeros. */
     void (*round_row)(const float *x, int n, uint16_t *h, size_t tile);
     /* Pairs of columns of 16 weights (from: FAM_F16 or FAM_BF16) as FAM_PAIR has them. */

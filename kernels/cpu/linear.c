@@ -13,9 +13,8 @@ struct linear_call {
     int cols, rows_per_item; /* of the input phase */
     float *x;                /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
     size_t ldx;
-    size_t blocks, tile; /* as in struct linear_job */
-    int8_t *q;           /* or NULL */
-    struct qmeta *meta;
+    size_t blocks, tile;    /* as in struct linear_job */
+    struct qinput in;       /* q: or NULL */
     uint16_t *half;         /* or NULL */
     float *temp;            /* [n_threads][cols] */
     struct sum_step *steps; /* one window for all outputs: they share the input */
@@ -67,12 +66,11 @@ static void input_item(void *ctx, int item, int thread)
             x = y;
         }
         size_t at = quant_at(c->blocks, c->tile, (size_t)r);
+        bool fast = c->d->opts.fast;
         if (c->half)
             c->d->kernels->round_row(x, c->cols, c->half + at * BLOCK_COLS, c->tile);
-        if (c->q) {
-            bool fast = c->d->opts.fast;
-            c->d->kernels->quantise_row(x, c->cols, c->q + at * quant_block(fast), c->meta + at, c->tile, fast);
-        }
+        if (c->in.q)
+            c->d->kernels->quantise_row(x, c->cols, qinput_at(&c->in, c->blocks, (size_t)r, 0, fast), fast);
     }
 }
 
@@ -141,17 +139,18 @@ static bool reserve(struct linear_call *c)
     c->tile = rows < c->tile ? rows : c->tile;
     size_t n_blocks = (rows + c->tile - 1) / c->tile * c->tile * c->blocks;
     size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;
-    size_t meta = quant ? aligned(n_blocks * sizeof(struct qmeta)) : 0;
+    size_t one = quant ? aligned(n_blocks * sizeof(float)) : 0, two = quant ? aligned(2 * n_blocks * sizeof(float)) : 0;
     size_t h = half ? aligned(n_blocks * BLOCK_COLS * sizeof(uint16_t)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
-    if (!device_grow(c->d, &c->d->inputs, q + meta + h + x + t + leaves * sizeof(struct sum_step)))
+    if (!device_grow(c->d, &c->d->inputs, q + one + 2 * two + h + x + t + leaves * sizeof(struct sum_step)))
         return false;
     uint8_t *p = c->d->inputs.data;
-    c->q = quant ? (int8_t *)p : NULL;
-    c->meta = (struct qmeta *)(p + q);
-    c->half = half ? (uint16_t *)(p + q + meta) : NULL;
-    p += q + meta + h;
+    c->in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (float *)(p + q + two),
+                            (int32_t *)(p + q + two + one), c->tile};
+    p += q + one + 2 * two;
+    c->half = half ? (uint16_t *)p : NULL;
+    p += h;
     c->x = own_x ? (float *)p : NULL;
     c->temp = (float *)(p + x);
     c->steps = (struct sum_step *)(p + x + t);
@@ -162,7 +161,7 @@ static bool reserve(struct linear_call *c)
 static void prepare_inputs(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    if (!c->q && !c->half && a->in == LINEAR_PLAIN)
+    if (!c->in.q && !c->half && a->in == LINEAR_PLAIN)
         return;
     int64_t ns_per_row = c->cols / (a->in == LINEAR_SWIGLU ? 2 : 4);
     c->rows_per_item = (int)(20000 / (ns_per_row + 1)) + 1;
@@ -184,8 +183,7 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .col0 = o->w.col0,
         .col1 = end,
         .steps = c->steps,
-        .q = c->q,
-        .meta = c->meta,
+        .in = c->in,
         .blocks = c->blocks,
         .tile = c->tile,
         .fast = c->d->opts.fast,

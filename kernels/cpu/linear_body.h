@@ -75,38 +75,37 @@ INLINE void dots(struct tile t, int part, const struct block_at *b, const int8_t
 }
 
 /* Adds the chunks that share a scale: all of a block, or for K6 the part's half. */
-INLINE void part_add(struct tile t, int part, const struct block_at *b, const int8_t *q, const struct qmeta *meta,
-                     vf acc[])
+INLINE void part_add(struct tile t, int part, const struct block_at *b, const struct qinput *in, vf acc[])
 {
     vi dot[MAX_SUMS];
     int shift = zero_shift(t.f);
-    dots(t, part, b, q, dot);
+    dots(t, part, b, in->q, dot);
     UNROLL for (int i = 0; i < t.G; i++)
     {
         vf dw = t.panel ? vf_load(b->scale + GROUP_ROWS * (t.G * part + i)) : packed_scale(t.f, b, part);
         UNROLL for (int r = 0; r < t.R; r++)
         {
-            const struct qmeta *m = meta + r;
+            const int32_t *sum = t.f == FAM_K6 ? in->half + (part ? in->tile : 0) + r : &in->ds[in->tile + (size_t)r].i;
             vi x = dot[i * t.R + r];
             if (shift)
-                x = vi_sub_shifted(x, vi_load1(t.f == FAM_K6 ? &m->half[part] : &m->sum), shift);
-            acc[i * t.R + r] = vf_fma(vf_mul(dw, vf_load1(&m->d)), vi_to_f(x), acc[i * t.R + r]);
+                x = vi_sub_shifted(x, vi_load1(sum), shift);
+            acc[i * t.R + r] = vf_fma(vf_mul(dw, vf_load1(&in->ds[r].f)), vi_to_f(x), acc[i * t.R + r]);
         }
     }
 }
 
 /* acc += block * inputs of each row. */
-INLINE void block_add(struct tile t, const struct block_at *b, const int8_t *q, const struct qmeta *meta, vf acc[])
+INLINE void block_add(struct tile t, const struct block_at *b, const struct qinput *in, vf acc[])
 {
-    part_add(t, 0, b, q, meta, acc);
+    part_add(t, 0, b, in, acc);
     if (t.f == FAM_K6)
-        part_add(t, 1, b, q, meta, acc);
+        part_add(t, 1, b, in, acc);
     if (!family_has_min(t.f))
         return;
     UNROLL for (int i = 0; i < t.G; i++)
     {
         vf mw = t.panel ? vf_load(b->min + GROUP_ROWS * i) : packed_min(t.f, b);
-        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] = vf_fma(mw, vf_load1(&meta[r].s), acc[i * t.R + r]);
+        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] = vf_fma(mw, vf_load1(in->s + r), acc[i * t.R + r]);
     }
 }
 
@@ -224,38 +223,81 @@ INLINE void prefetch_panel(struct tile t, const struct linear_job *j, struct pla
             prefetch(group_at(j, p.g + i) + (size_t)b * bytes + k);
 }
 
+INLINE int quant_rows_at_once(bool fast, int G)
+{
+    return G > 1 ? (fast ? WIDE_FAST : WIDE_QUANT) : fast ? FAST_TILE : QUANT_TILE;
+}
+
+/* What a tile of quantised weights reads, block after block. */
+struct reading {
+    const struct linear_job *j;
+    const struct linear_scratch *s;
+    struct qinput in;
+    int g, b0, b; /* the group's; the tile's first block; the next one, of the tile's */
+};
+
+/* The sums of the blocks before `end`, which are a leaf. */
+INLINE void leaf_sum(struct tile t, struct reading *r, int end, vf acc[])
+{
+    UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) acc[i] = vf_set1(0);
+    for (; r->b < end; r->b++) {
+        struct block_at block =
+            t.panel ? block_of_panel(t, r->s, r->b) : block_in_place(t.f, group_at(r->j, r->g), r->b0 + r->b);
+        block_add(t, &block, &r->in, acc);
+        qinput_next(&r->in, t.fast);
+    }
+}
+
+/* A whole span: its part of the tree is always the same. */
+INLINE void span_sum(struct tile t, struct reading *r, struct linear_scratch *s, vf acc[])
+{
+    vf left[MAX_SUMS];
+    UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) left[i] = vf_set1(0);
+    for (int leaf = 0; leaf < SPAN_LEAVES; leaf++) {
+        leaf_sum(t, r, r->b + 2, acc);
+        if (leaf % 2 == 0) {
+            UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) left[i] = acc[i];
+            continue;
+        }
+        UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) acc[i] = vf_add(left[i], acc[i]);
+        if (leaf % 4 == 3)
+            add_nodes(t, level_at(s, 0, 1), acc);
+        if (leaf == SPAN_LEAVES - 1)
+            add_nodes(t, level_at(s, 0, 2), acc);
+        else
+            keep_nodes(t, level_at(s, 0, leaf % 4 == 3 ? 2 : 1), acc);
+    }
+}
+
 /* A tile of quantised weights. Of two leaves that are added to each other the left one's sums wait in registers. */
 INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
     int blocks = j->col1 / BLOCK_COLS, b0 = 2 * p.leaf0, n = (2 * p.leaf1 < blocks ? 2 * p.leaf1 : blocks) - b0;
-    size_t input = quant_at(j->blocks, j->tile, (size_t)p.row) + (size_t)(b0 - j->col0 / BLOCK_COLS) * j->tile;
-    const int8_t *q = j->q + input * quant_block(t.fast);
-    const struct qmeta *meta = j->meta + input;
     const struct sum_step *steps = j->steps + (p.leaf0 - j->leaf0);
-    int due = p.tile;
-    vf left[MAX_SUMS];
-    UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) left[r] = vf_set1(0);
-    for (int b = 0; b < n; steps++) {
-        vf acc[MAX_SUMS];
-        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
+    struct reading r = {.j = j, .s = s, .g = p.g, .b0 = b0};
+    r.in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)(b0 - j->col0 / BLOCK_COLS), t.fast);
+    for (int due = p.tile; t.panel && due < n;
+         due += p.tiles) /* what the next panel is made of lies behind this one's */
+        prefetch_panel(t, j, p, b0 + due + n);
+    vf acc[MAX_SUMS], left[MAX_SUMS];
+    if (t.G > 1 && n == 2 * SPAN_LEAVES && t.R == quant_rows_at_once(t.fast, t.G)) {
+        struct sum_step step = steps[SPAN_LEAVES - 1];
+        step.add &= ~((1u << INNER_LEVELS) - 1);
+        span_sum(t, &r, s, acc);
+        leaf_done(j, t, p, step, acc, s);
+        return;
+    }
+    UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) left[i] = vf_set1(0);
+    for (; r.b < n; steps++) {
         struct sum_step step = *steps;
-        bool first = b == 0;
-        for (int end = b + 2 < n ? b + 2 : n; b < end; b++) {
-            struct block_at block = t.panel ? block_of_panel(t, s, b) : block_in_place(t.f, group_at(j, p.g), b0 + b);
-            if (t.panel && b == due) { /* what the next panel is made of lies behind this one's */
-                prefetch_panel(t, j, p, b0 + b + n);
-                due += p.tiles;
-            }
-            block_add(t, &block, q, meta, acc);
-            q += j->tile * quant_block(t.fast);
-            meta += j->tile;
-        }
-        if (step.level == 0 && b < n) {
-            UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) left[r] = acc[r];
+        bool first = r.b == 0;
+        leaf_sum(t, &r, r.b + 2 < n ? r.b + 2 : n, acc);
+        if (step.level == 0 && r.b < n) {
+            UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) left[i] = acc[i];
             continue;
         }
         if ((step.add & 1) && !first) {
-            UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_add(left[r], acc[r]);
+            UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) acc[i] = vf_add(left[i], acc[i]);
             step.add &= ~1u;
         }
         leaf_done(j, t, p, step, acc, s);
@@ -266,15 +308,14 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
 INLINE void few_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
     int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
-    size_t input = quant_at(j->blocks, j->tile, (size_t)p.row);
     for (int leaf = p.leaf0; leaf < p.leaf1; leaf++) {
         vf acc[MAX_SUMS];
         UNROLL for (int r = 0; r < t.R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
             struct block_at block = block_in_place(t.f, group_at(j, p.g), b);
-            size_t i = input + (size_t)(b - first) * j->tile;
-            block_add(t, &block, j->q + i * quant_block(t.fast), j->meta + i, acc);
+            struct qinput in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)(b - first), t.fast);
+            block_add(t, &block, &in, acc);
         }
         leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
     }
@@ -284,11 +325,6 @@ INLINE void few_tile(struct tile t, const struct linear_job *j, struct place p, 
 INLINE int tile_rows(int n, int tile)
 {
     return n >= tile ? tile : n >= 4 ? 4 : n;
-}
-
-INLINE int quant_rows_at_once(bool fast, int G)
-{
-    return G > 1 ? (fast ? WIDE_FAST : WIDE_QUANT) : fast ? FAST_TILE : QUANT_TILE;
 }
 
 INLINE void one_tile(struct tile t, int R, const struct linear_job *j, struct place p, struct linear_scratch *s)
@@ -314,6 +350,15 @@ INLINE void quant_rows(struct tile t, const struct linear_job *j, struct place p
         one_tile(t, 4, j, p, s);
     else if (most > 4)
         one_tile(t, 8, j, p, s);
+}
+
+/* All tiles of n rows by one panel. */
+INLINE void panel_tiles(struct tile t, const struct linear_job *j, struct place p, int n, struct linear_scratch *s)
+{
+    for (int took; n > 0; n -= took, p.at += took, p.row += took, p.tile++) {
+        took = tile_rows(n, quant_rows_at_once(t.fast, t.G));
+        quant_rows(t, j, p, n, s);
+    }
 }
 
 /* Unpacks the blocks of leaves [p.leaf0, p.leaf1) of G groups. */
@@ -365,10 +410,7 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
         b = b < j->leaf1 ? b : j->leaf1;
         struct place part = {p.g, p.row, 0, a, b, .tiles = (n + most - 1) / most};
         panel_fill(t, j, part, s);
-        for (int took; part.at < n; part.at += took, part.row += took, part.tile++) {
-            took = tile_rows(n - part.at, most);
-            panel_rows(j, &part, n - part.at, s);
-        }
+        panel_rows(j, &part, n, s);
     }
 }
 
@@ -376,11 +418,11 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
 #define PANEL_KERNEL(name, fam)                                                                                        \
     static void name(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s)               \
     {                                                                                                                  \
-        quant_rows((struct tile){.f = fam, .panel = true, .G = QUANT_WIDE}, j, *p, n, s);                              \
+        panel_tiles((struct tile){.f = fam, .panel = true, .G = QUANT_WIDE}, j, *p, n, s);                             \
     }                                                                                                                  \
     static void fast_##name(const struct linear_job *j, const struct place *p, int n, struct linear_scratch *s)        \
     {                                                                                                                  \
-        quant_rows((struct tile){.f = fam, .panel = true, .fast = true, .G = QUANT_WIDE}, j, *p, n, s);                \
+        panel_tiles((struct tile){.f = fam, .panel = true, .fast = true, .G = QUANT_WIDE}, j, *p, n, s);               \
     }
 #define QUANT_KERNEL(name, fam, panel_name)                                                                            \
     static void name(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)          \
@@ -409,203 +451,7 @@ QUANT_KERNEL(linear_k4, FAM_K4, panel_u4m)
 QUANT_KERNEL(linear_k5, FAM_K5, panel_u5m)
 QUANT_KERNEL(linear_k6, FAM_K6, panel_k6)
 
-INLINE vf float_weights(enum family f, const uint8_t *p)
-{
-    return f == FAM_F32   ? vf_load((const float *)p)
-           : f == FAM_F16 ? vf_load_f16((const uint16_t *)p)
-           : f == FAM_F8  ? vf_load_f8(p)
-                          : vf_load_bf16((const uint16_t *)p);
-}
-
-INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
-{
-    size_t step = (size_t)family_element_bytes(t.f) * GROUP_ROWS, next = j->w->group_bytes;
-    const float *x = j->x + (size_t)p.row * j->ldx;
-    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[MAX_SUMS], w[FLOAT_WIDE];
-        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
-        int end = (leaf + 1) * LEAF_COLS < j->col1 ? (leaf + 1) * LEAF_COLS : j->col1;
-        const uint8_t *at = family_leaf(t.f, group_at(j, p.g), leaf), *columns = at + family_leaf_head(t.f);
-        for (int c = leaf * LEAF_COLS; c < end; c++, columns += step) {
-            if (t.G == 1 && (uintptr_t)columns % 64 == 0)
-                prefetch(columns + PREFETCH_AHEAD);
-            UNROLL for (int i = 0; i < t.G; i++) w[i] = float_weights(t.f, columns + (size_t)i * next);
-            UNROLL for (int r = 0; r < t.R; r++)
-            {
-                vf in = vf_load1(x + (size_t)r * j->ldx + (c - j->col0));
-                UNROLL for (int i = 0; i < t.G; i++) acc[i * t.R + r] = vf_fma(w[i], in, acc[i * t.R + r]);
-            }
-        }
-        if (t.f == FAM_F8) {
-            UNROLL for (int i = 0; i < t.G; i++)
-            {
-                vf d = vf_load((const float *)(at + (size_t)i * next));
-                UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] = vf_mul(d, acc[i * t.R + r]);
-            }
-        }
-        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
-    }
-}
-
-/* ---- pairs */
-
-/* Block 0 of a row's inputs. */
-INLINE const uint16_t *half_row(const struct linear_job *j, int row)
-{
-    return j->half + quant_at(j->blocks, j->tile, (size_t)row) * BLOCK_COLS;
-}
-
-INLINE int leaf_pairs(const struct linear_job *j, int leaf)
-{
-    int left = j->col1 - leaf * LEAF_COLS;
-    return left < LEAF_COLS ? (left + 1) / 2 : LEAF_COLS / 2;
-}
-
-/* A leaf of a row's inputs as f32. */
-INLINE void widen_inputs(const struct linear_job *j, const uint16_t *x, int leaf, float *wide)
-{
-    int block = (leaf * LEAF_COLS - j->col0) / BLOCK_COLS;
-    for (int c = 0; c < 2 * leaf_pairs(j, leaf); c += 16) {
-        size_t at = (size_t)(block + c / BLOCK_COLS) * j->tile * BLOCK_COLS;
-        vf_store(wide + c, vf_load_bf16(x + at + c % BLOCK_COLS));
-    }
-}
-
-INLINE void half_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
-{
-    const uint16_t *x = half_row(j, p.row);
-    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[MAX_SUMS], even[FLOAT_WIDE], odd[FLOAT_WIDE];
-        float wide[TILE][LEAF_COLS];
-        const uint8_t *w = family_leaf(FAM_PAIR, group_at(j, p.g), leaf);
-        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
-        UNROLL for (int r = 0; r < t.R; r++) widen_inputs(j, x + (size_t)r * BLOCK_COLS, leaf, wide[r]);
-        for (int i = 0; i < leaf_pairs(j, leaf); i++, w += (size_t)4 * GROUP_ROWS) {
-            UNROLL for (int k = 0; k < t.G; k++) vf_load_pairs(w + (size_t)k * j->w->group_bytes, &even[k], &odd[k]);
-            UNROLL for (int r = 0; r < t.R; r++)
-            {
-                vf second = vf_load1(wide[r] + 2 * i + 1), first = vf_load1(wide[r] + 2 * i);
-                UNROLL for (int k = 0; k < t.G; k++)
-                {
-                    acc[k * t.R + r] = vf_fma(odd[k], second, acc[k * t.R + r]);
-                    acc[k * t.R + r] = vf_fma(even[k], first, acc[k * t.R + r]);
-                }
-            }
-        }
-        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
-    }
-}
-
-#ifdef VEC_PAIRS
-/* n pairs of one block of 32 columns. */
-INLINE void pair_block(struct tile t, bool first, int n, const uint8_t *w, size_t next, const uint16_t *x, vf acc[])
-{
-    for (int i = 0; i < n; i++) {
-        vi two[FLOAT_WIDE];
-        UNROLL for (int k = 0; k < t.G; k++)
-        {
-            const uint8_t *at = w + (size_t)64 * (size_t)i + (size_t)k * next;
-            if (first)
-                prefetch(at + PREFETCH_AHEAD);
-            two[k] = pair_load(at);
-        }
-        UNROLL for (int r = 0; r < t.R; r++)
-        {
-            vi in = pair_load1(x + BLOCK_COLS * r + 2 * i);
-            UNROLL for (int k = 0; k < t.G; k++) acc[k * t.R + r] = pair_add(acc[k * t.R + r], two[k], in);
-        }
-    }
-}
-
-INLINE void pair_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
-{
-    const uint8_t *w = family_leaf(FAM_PAIR, group_at(j, p.g), j->leaf0);
-    const uint16_t *x = half_row(j, p.row);
-    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
-        vf acc[MAX_SUMS];
-        UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
-        for (int left = leaf_pairs(j, leaf); left > 0; left -= 16, w += 1024, x += j->tile * BLOCK_COLS) {
-            if (left >= 16 && p.at == 0)
-                pair_block(t, true, 16, w, j->w->group_bytes, x, acc);
-            else if (left >= 16)
-                pair_block(t, false, 16, w, j->w->group_bytes, x, acc);
-            else
-                pair_block(t, false, left, w, j->w->group_bytes, x, acc);
-        }
-        leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
-    }
-}
-#else
-#define pair_tile half_tile
-#endif
-
-/* dots: pairs by the CPU's own. */
-INLINE void float_rows(struct tile t, bool dots, int R, const struct linear_job *j, struct place p,
-                       struct linear_scratch *s)
-{
-    t.R = R;
-    if (t.f != FAM_PAIR)
-        float_tile(t, j, p, s);
-    else if (dots)
-        pair_tile(t, j, p, s);
-    else
-        half_tile(t, j, p, s);
-}
-
-INLINE void float_group(enum family f, bool dots, const struct linear_job *j, struct place p, int n,
-                        struct linear_scratch *s)
-{
-    struct tile t = {.f = f, .G = 1};
-    for (int took; n > 0; n -= took, p.row += took) {
-        took = tile_rows(n, TILE);
-        switch (took) {
-        case 1:
-            float_rows(t, dots, 1, j, p, s);
-            break;
-        case 2:
-            float_rows(t, dots, 2, j, p, s);
-            break;
-        case 3:
-            float_rows(t, dots, 3, j, p, s);
-            break;
-        case 4:
-            float_rows(t, dots, 4, j, p, s);
-            break;
-        default:
-            if (TILE > 4)
-                float_rows(t, dots, TILE, j, p, s);
-        }
-    }
-}
-
-/* Whole tiles of all of the groups, then the other rows, group after group. */
-INLINE void float_groups(enum family f, bool dots, const struct linear_job *j, struct place p, int n, int groups,
-                         struct linear_scratch *s)
-{
-    if (FLOAT_WIDE > 1 && groups == FLOAT_WIDE)
-        for (; n >= TILE; n -= TILE, p.row += TILE, p.at += TILE)
-            float_rows((struct tile){.f = f, .G = FLOAT_WIDE}, dots, TILE, j, p, s);
-    for (; groups > 0; groups--, p.g++)
-        float_group(f, dots, j, p, n, s);
-}
-
-static void linear_pair(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)
-{
-    if (j->half_dots)
-        float_groups(FAM_PAIR, true, j, p, n, groups, s);
-    else
-        float_groups(FAM_PAIR, false, j, p, n, groups, s);
-}
-
-#define FLOAT_KERNEL(name, fam)                                                                                        \
-    static void name(const struct linear_job *j, struct place p, int n, int groups, struct linear_scratch *s)          \
-    {                                                                                                                  \
-        float_groups(fam, false, j, p, n, groups, s);                                                                  \
-    }
-FLOAT_KERNEL(linear_f32, FAM_F32)
-FLOAT_KERNEL(linear_f16, FAM_F16)
-FLOAT_KERNEL(linear_bf16, FAM_BF16)
-FLOAT_KERNEL(linear_f8, FAM_F8)
+#include "kernels/cpu/linear_float_body.h"
 
 static void linear_kernel(const struct linear_job *j, int g, int groups, int row0, int n, struct linear_scratch *s)
 {

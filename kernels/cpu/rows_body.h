@@ -40,35 +40,38 @@ static void swiglu_row(const float *x, const float *x2, int n, float *y)
 
 /* Rounds to nearest even at a scale of amax / 32512, or of amax / 127. A block that holds an infinity or a NaN becomes
  * all NaN: the bad value must show. */
-INLINE void quantise(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast)
+INLINE void quantise(const float *x, int n, struct qinput out, bool fast)
 {
     const float most = fast ? FAST_MAX : QUANT_MAX;
-    for (int b = 0; b < n / 32; b++, x += 32, q += tile * quant_block(fast), m += tile) {
+    for (const float *end = x + n; x < end; x += 32, qinput_next(&out, fast)) {
         uint32_t bits = amax_bits32(x);
-        float amax, inverse = 0;
+        float amax, inverse = 0, d = 0;
+        int32_t half[2] = {0, 0};
         memcpy(&amax, &bits, 4);
-        m->d = amax / most;
-        if (amax < 1e-30f)
-            m->d = 0;
-        else if (bits >= 0x7f800000u)
-            m->d = __builtin_nanf("");
-        else
+        if (bits >= 0x7f800000u)
+            d = __builtin_nanf("");
+        else if (amax >= 1e-30f) {
+            d = amax / most;
             inverse = most / amax;
+        }
         if (inverse > 0)
-            round32(x, inverse, q, m->half, fast);
+            round32(x, inverse, out.q, half, fast);
         else
-            memset(q, 0, quant_block(fast)), m->half[0] = m->half[1] = 0;
-        m->sum = m->half[0] + m->half[1];
-        m->s = m->d * (float)m->sum;
+            memset(out.q, 0, quant_block(fast));
+        out.ds[0].f = d;
+        out.ds[out.tile].i = half[0] + half[1];
+        out.s[0] = d * (float)(half[0] + half[1]);
+        out.half[0] = half[0];
+        out.half[out.tile] = half[1];
     }
 }
 
-static void quantise_row(const float *x, int n, int8_t *q, struct qmeta *m, size_t tile, bool fast)
+static void quantise_row(const float *x, int n, struct qinput out, bool fast)
 {
     if (fast)
-        quantise(x, n, q, m, tile, true);
+        quantise(x, n, out, true);
     else
-        quantise(x, n, q, m, tile, false);
+        quantise(x, n, out, false);
 }
 
 static void round_row(const float *x, int n, uint16_t *h, size_t tile)

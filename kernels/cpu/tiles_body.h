@@ -91,12 +91,12 @@ INLINE void graft_path(enum dtype t, enum form f, const struct attend_job *j, in
             j->scales[ATTN_LEAF + p] = ((const float *)(const void *)(v + tokens * dim))[at];
         }
         for (size_t d = 0; d < (size_t)j->head_dim; d++) {
-            vf_store(lanes, load_tile(t, f >= HALF_F32, k + run * size, d * tokens));
+            vf_store(lanes, load_tile(t, !is_one(f), k + run * size, d * tokens));
             put_in_tile(f, j->k_tile, d * ATTN_LEAF + p, (d / 2 * ATTN_LEAF + p) * 2 + d % 2, lanes[at - run]);
         }
         for (size_t d = 0; d < dim; d++) {
             if (d % SEGMENT == 0)
-                vf_store(lanes, load_tile(t, f >= HALF_F32, v + at * dim * size, d));
+                vf_store(lanes, load_tile(t, !is_one(f), v + at * dim * size, d));
             put_in_tile(f, j->v_tile, p * dim + d, (p / 2 * dim + d) * 2 + p % 2, lanes[d % SEGMENT]);
         }
     }
@@ -112,7 +112,7 @@ INLINE void tile_leaf(enum dtype t, enum form f, const struct attend_job *j, int
             continue;
         }
 #endif
-        widen_run(t, f == HALF_F32, j, s, kv);
+        widen_run(t, f == HALF_TILE, j, s, kv);
     }
     kv->k_stride = ATTN_LEAF;
     if (j->path && kv->scaled)
@@ -137,7 +137,7 @@ INLINE void tile_leaf(enum dtype t, enum form f, const struct attend_job *j, int
         kv->form = kind;                                                                                               \
     }
 TILE_LEAF(tile_ones, ONE_F32)
-TILE_LEAF(tile_halves, HALF_F32)
+TILE_LEAF(tile_halves, HALF_TILE)
 #ifdef VEC_PAIRS
 TILE_LEAF(tile_laced, DOT_LACED)
 #endif

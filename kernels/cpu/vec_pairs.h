@@ -1,5 +1,5 @@
 /* Pairs of products of bfloat16 (AVX512-BF16): vdpbf16ps adds the product of the odd one and rounds, then that of the
- * even one and rounds, which is what half_tile of linear_body.h does; it takes subnormal numbers for zero, which
+ * even one and rounds, which is what half_tile of linear_float_body.h does; it takes subnormal numbers for zero, which
  * SMALLEST_HALF keeps from coming up. Included by kernels_avx512.c before the bodies. */
 #ifndef CPU_VEC_PAIRS_H
 #define CPU_VEC_PAIRS_H

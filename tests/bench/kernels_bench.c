@@ -215,8 +215,8 @@ static void attention_row(struct bench *b, enum dtype t, int n_seqs, int depth, 
 
 static void attention_table(struct bench *b)
 {
-    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32, DT_I8};
-    for (int t = 0; t < 4; t++) {
+    static const enum dtype types[] = {DT_F16, DT_BF16, DT_F32, DT_I8, DT_F8};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         attention_row(b, types[t], 1, 0, 512);
         attention_row(b, types[t], 1, 3584, 512);
         attention_row(b, types[t], 1, 128, 1);

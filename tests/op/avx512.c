@@ -153,6 +153,18 @@ static void attention_twins(void **state)
     compare_attention(true);
 }
 
+/* What is kept of a quantised row beside its integers. */
+struct quantised {
+    union qword ds[2 * 96 / 32];
+    float s[96 / 32];
+    int32_t half[2 * 96 / 32];
+};
+
+static struct qinput quantised_into(int8_t *q, struct quantised *m)
+{
+    return (struct qinput){q, m->ds, m->s, m->half, 1};
+}
+
 /* Small kernels on awkward values: zeros, infinities, NaN, the largest and the least floats. */
 static void row_twins(void **state)
 {
@@ -168,7 +180,7 @@ static void row_twins(void **state)
     for (int round = 0; round < 400; round++) {
         float x[N], x2[N], y[2][N];
         int8_t q[2][N / 32 * QUANT_BLOCK];
-        struct qmeta m[2][N / 32];
+        struct quantised m[2];
         uint16_t h[2][N];
         int n = N - (int)rng_below(&r, 40);
         for (int i = 0; i < N; i++) {
@@ -179,10 +191,10 @@ static void row_twins(void **state)
             x[rng_below(&r, N)] = odd[rng_below(&r, sizeof odd / sizeof *odd)];
         for (int fast = 0; fast < 2; fast++) {
             memset(m, 0, sizeof m);
-            a->quantise_row(x, N, q[0], m[0], 1, fast);
-            b->quantise_row(x, N, q[1], m[1], 1, fast);
+            a->quantise_row(x, N, quantised_into(q[0], &m[0]), fast);
+            b->quantise_row(x, N, quantised_into(q[1], &m[1]), fast);
             assert_memory_equal(q[0], q[1], N / 32 * quant_block(fast));
-            assert_memory_equal(m[0], m[1], sizeof m[0]);
+            assert_memory_equal(&m[0], &m[1], sizeof m[0]);
         }
         for (int t = DT_F16; t <= DT_BF16; t++) {
             a->to_cache(x, n, (enum dtype)t, h[0]);
