@@ -32,7 +32,7 @@ enum {
     MAX_WIDE = 3, /* groups of a tile */
     MAX_SUMS = MAX_TILE * MAX_WIDE,
     SPAN_LEAVES = 8,
-    ROW_BLOCK = 128,
+    ROW_BLOCK = 256,
     INNER_LEVELS = 3,
     MAX_LEVELS = 17,
     ATTN_LEAF = 128,

@@ -4,7 +4,7 @@
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 
-enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6 };
+enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6, FEWEST_ROWS = 64 };
 
 /* What the items of one call share. */
 struct linear_call {
@@ -218,18 +218,20 @@ static int64_t cut(struct linear_call *c)
     int64_t groups = 0, wanted = 8 * pool_threads(c->d->pool);
     for (int i = 0; i < a->n_out; i++)
         groups += groups_of(&a->out[i]);
-    int block = a->rows < ROW_BLOCK ? a->rows : ROW_BLOCK, blocks = (a->rows + ROW_BLOCK - 1) / ROW_BLOCK;
+    int wide = groups_at_once(a), most = ROW_BLOCK;
+    while (most > FEWEST_ROWS && groups / wide * ((a->rows + most - 1) / most) < wanted)
+        most /= 2; /* many threads */
+    int block = a->rows < most ? a->rows : most, blocks = (a->rows + most - 1) / most;
     int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
     int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
     target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
-    int wide = groups_at_once(a);
     if (wide > 1 && groups / MANY_GROUPS * blocks >= wanted) /* more of them read inputs that are in the cache */
         wide = MANY_GROUPS;
     c->groups_per_item = (int)(target_ns / group_ns) / wide * wide + wide;
     int together = (int)(LONG_ITEM_NS / (group_ns * c->groups_per_item)) + 1;
     while (together > 1 && groups / c->groups_per_item * ((blocks + together - 1) / together) < wanted)
         together = (together + 1) / 2;
-    c->rows_of_item = together * ROW_BLOCK;
+    c->rows_of_item = together * most;
     c->row_items = (blocks + together - 1) / together;
     for (int i = 0; i < a->n_out; i++) {
         int items = (groups_of(&a->out[i]) + c->groups_per_item - 1) / c->groups_per_item;
