@@ -56,7 +56,7 @@ static struct request *find_victim(const struct plan *p, const struct request *r
 static struct request *find_stranded(const struct plan *p, const struct request *r, int place, int blocks)
 {
     const struct world *w = p->world;
-    bool may = r->state == REQ_RUNNING || !p->n_running;
+    bool may = !r->parent && (r->state == REQ_RUNNING || !p->n_running); /* to a probe nobody gives way */
     for (int i = w->waiting.n - 1; i >= 0 && w->n_parked && may; i--) {
         struct request *v = w->waiting.items[i];
         if (world_strands(w, v) && side_has(p->side, v->canary) && !v->n_moving && !plan_touched(p, v) &&

@@ -81,12 +81,18 @@ static inline void land(struct bench *b)
     }
 }
 
+/* The first group: of all ranks, where a test does not change that. */
+static inline int group_of(const struct bench *b)
+{
+    return partition_group(&b->w.partition, 0)->id;
+}
+
 /* Starts it; returns how many tokens its ranks compute. */
 static inline int start(struct bench *b, struct request *r)
 {
     int before;
     plan_begin(&b->p, ++b->now);
-    struct plan_batch *batch = plan_batch(&b->p, 1);
+    struct plan_batch *batch = plan_batch(&b->p, group_of(b));
     assert_true(plan_add(batch, r->id, 0) > 0);
     assert_true(plan_forward(batch, (struct layout){kv_place(&b->w.kv, batch->group->place)->n, 1, 1}));
     plan_apply(&b->p);
@@ -101,7 +107,7 @@ static inline int start(struct bench *b, struct request *r)
 static inline int tries(struct bench *b, struct request *r)
 {
     plan_begin(&b->p, ++b->now);
-    return plan_add(plan_batch(&b->p, 1), r->id, 0);
+    return plan_add(plan_batch(&b->p, group_of(b)), r->id, 0);
 }
 
 /* A prompt of so many blocks of 16 tokens comes, is computed and goes. Returns the tokens that were computed. */

@@ -286,6 +286,43 @@ static void it_gives_way_first(void **state)
     tear_down(&g.b);
 }
 
+/* Not even who is parked for a group that is not there, which gives way to all others: eleven of its blocks lie on each
+ * rank, and of sixteen the parent has four, the probe one. */
+static void nobody_gives_way_to_it(void **state)
+{
+    (void)state;
+    struct rig g = {0};
+    set_up(&g.b, 2, 0);
+    g.t = make_thinking("{");
+    g.b.w.thinking = &g.t;
+    struct request *old = submit(&g.b, 11 * 32 - 1, 900);
+    old->spec->max_tokens = 9;
+    start(&g.b, old);
+    for (uint64_t rank = 1; rank <= 2; rank *= 2)
+        partition_ask(&g.b.w, &(struct switch_order){.mask = rank, .base = {1, 1, 1}, .fate = FATE_PARK}, ++g.b.now);
+    partition_advance(&g.b.w, ++g.b.now);
+    assert_true(world_strands(&g.b.w, old));
+    g.r = think(&g.b, 40, 500, 100, 8);
+    struct request *p = probe(&g);
+    start(&g.b, p);
+    assert_int_equal(kv_available(&g.b.w.kv, place_of(&g.b)), 0);
+    for (int i = 0; i < 12; i++)
+        request_append(p, 'x');
+    world_commit(&g.b.w, p, 64);
+    assert_int_equal(tries(&g.b, p), 0);
+    assert_int_equal(g.b.p.n_verbs, 0);
+    world_end(&g.b.w, p, END_ABORT);
+    for (int i = 0; i < 31; i++)
+        request_append(g.r, 'y');
+    assert_true(world_reserve(&g.b.w, g.r, 80)); /* with the block that the probe had */
+    world_commit(&g.b.w, g.r, 80);
+    assert_int_equal(tries(&g.b, g.r), 1); /* to its parent, though, it does */
+    assert_true(g.b.p.n_verbs == 1 && g.b.p.verbs[0].request == old);
+    world_end(&g.b.w, old, END_ABORT);
+    world_end(&g.b.w, g.r, END_STOP);
+    tear_down(&g.b);
+}
+
 static void it_is_over_with_its_parent(void **state)
 {
     (void)state;
@@ -394,6 +431,7 @@ int main(void)
         cmocka_unit_test(a_probe_draws_by_seed_and_place),
         cmocka_unit_test(it_takes_no_place_in_the_queue),
         cmocka_unit_test(it_gives_way_first),
+        cmocka_unit_test(nobody_gives_way_to_it),
         cmocka_unit_test(it_is_over_with_its_parent),
         cmocka_unit_test(plans_refuse_with_a_reason),
         cmocka_unit_test(the_marker_is_found_wherever_tokens_cut_it),
