@@ -60,6 +60,7 @@ static inline size_t row_tile(bool fast)
     return fast ? 8 : 4;
 }
 
+/* A scale or a sum, which lie side by side. */
 union qword {
     float f;
     int32_t i;
@@ -150,7 +151,7 @@ struct attend_job {
     const int32_t *path;
     int path0, n_path;
     /* Room for copies of a leaf as it is multiplied, [padded_dim][ATTN_LEAF] each; or NULL: read the cache directly,
-     * which halves can as f16, bfloat16 and DT_I8 with an even head_dim. */
+     * which halves can with an even head_dim. */
     float *k_tile, *v_tile;
     float *scales;    /* with a path: room for those of a leaf, [2][ATTN_LEAF] */
     float *leaf_o;    /* [MAX_TILE][padded_dim + PARTIAL_EXTRA], working memory */

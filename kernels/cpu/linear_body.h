@@ -249,6 +249,8 @@ INLINE void leaf_sum(struct tile t, struct reading *r, int end, vf acc[])
 }
 
 /* A whole span: its part of the tree is always the same. */
+_Static_assert(SPAN_LEAVES == 8 && INNER_LEVELS == 3, "three levels stand in span_sum");
+
 INLINE void span_sum(struct tile t, struct reading *r, struct linear_scratch *s, vf acc[])
 {
     vf left[MAX_SUMS];
@@ -276,8 +278,8 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
     const struct sum_step *steps = j->steps + (p.leaf0 - j->leaf0);
     struct reading r = {.j = j, .s = s, .g = p.g, .b0 = b0};
     r.in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)(b0 - j->col0 / BLOCK_COLS), t.fast);
-    for (int due = p.tile; t.panel && due < n;
-         due += p.tiles) /* what the next panel is made of lies behind this one's */
+    /* What the next panel is made of lies behind this one's. */
+    for (int due = p.tile; t.panel && due < n; due += p.tiles)
         prefetch_panel(t, j, p, b0 + due + n);
     vf acc[MAX_SUMS], left[MAX_SUMS];
     if (t.G > 1 && n == 2 * SPAN_LEAVES && t.R == quant_rows_at_once(t.fast, t.G)) {
