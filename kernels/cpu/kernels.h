@@ -70,8 +70,7 @@ union qword {
  * need lies together, so that a tile of rows fetches one cache line of it for a block. */
 struct qinput {
     int8_t *q;
-    union qword *ds; /* [2][tile]: scales; sums of all 32 q */
-    float *s;        /* [tile]: scale * sum */
+    union qword *of; /* [3][tile]: sums of all 32 q; scales; scale * sum */
     int32_t *half;   /* [2][tile]: sums of the two 16 q */
     size_t tile;
 };
@@ -111,15 +110,15 @@ static inline size_t quant_at(size_t blocks, size_t tile, size_t row)
 /* Block b of a row, by the inputs of row 0. */
 static inline struct qinput qinput_at(const struct qinput *first, size_t blocks, size_t row, size_t b, bool fast)
 {
-    size_t tile = first->tile, at = quant_at(blocks, tile, row) + b * tile, two = 2 * at - row % tile;
-    return (struct qinput){first->q + at * quant_block(fast), first->ds + two, first->s + at, first->half + two, tile};
+    size_t tile = first->tile, at = quant_at(blocks, tile, row) + b * tile, lane = row % tile;
+    return (struct qinput){first->q + at * quant_block(fast), first->of + 3 * at - 2 * lane,
+                           first->half + 2 * at - lane, tile};
 }
 
 static inline void qinput_next(struct qinput *in, bool fast)
 {
     in->q += in->tile * quant_block(fast);
-    in->ds += 2 * in->tile;
-    in->s += in->tile;
+    in->of += 3 * in->tile;
     in->half += 2 * in->tile;
 }
 

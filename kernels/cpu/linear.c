@@ -139,16 +139,16 @@ static bool reserve(struct linear_call *c)
     c->tile = rows < c->tile ? rows : c->tile;
     size_t n_blocks = (rows + c->tile - 1) / c->tile * c->tile * c->blocks;
     size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;
-    size_t one = quant ? aligned(n_blocks * sizeof(float)) : 0, two = quant ? aligned(2 * n_blocks * sizeof(float)) : 0;
+    size_t of = quant ? aligned(3 * n_blocks * sizeof(union qword)) : 0;
+    size_t halves = quant ? aligned(2 * n_blocks * sizeof(int32_t)) : 0;
     size_t h = half ? aligned(n_blocks * BLOCK_COLS * sizeof(uint16_t)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
-    if (!device_grow(c->d, &c->d->inputs, q + one + 2 * two + h + x + t + leaves * sizeof(struct sum_step)))
+    if (!device_grow(c->d, &c->d->inputs, q + of + halves + h + x + t + leaves * sizeof(struct sum_step)))
         return false;
     uint8_t *p = c->d->inputs.data;
-    c->in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (float *)(p + q + two),
-                            (int32_t *)(p + q + two + one), c->tile};
-    p += q + one + 2 * two;
+    c->in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (int32_t *)(p + q + of), c->tile};
+    p += q + of + halves;
     c->half = half ? (uint16_t *)p : NULL;
     p += h;
     c->x = own_x ? (float *)p : NULL;

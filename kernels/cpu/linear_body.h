@@ -85,11 +85,12 @@ INLINE void part_add(struct tile t, int part, const struct block_at *b, const st
         vf dw = t.panel ? vf_load(b->scale + GROUP_ROWS * (t.G * part + i)) : packed_scale(t.f, b, part);
         UNROLL for (int r = 0; r < t.R; r++)
         {
-            const int32_t *sum = t.f == FAM_K6 ? in->half + (part ? in->tile : 0) + r : &in->ds[in->tile + (size_t)r].i;
+            const int32_t *sum = t.f == FAM_K6 ? in->half + (part ? in->tile : 0) + r : &in->of[r].i;
             vi x = dot[i * t.R + r];
             if (shift)
                 x = vi_sub_shifted(x, vi_load1(sum), shift);
-            acc[i * t.R + r] = vf_fma(vf_mul(dw, vf_load1(&in->ds[r].f)), vi_to_f(x), acc[i * t.R + r]);
+            acc[i * t.R + r] =
+                vf_fma(vf_mul(dw, vf_load1(&in->of[in->tile + (size_t)r].f)), vi_to_f(x), acc[i * t.R + r]);
         }
     }
 }
@@ -105,7 +106,8 @@ INLINE void block_add(struct tile t, const struct block_at *b, const struct qinp
     UNROLL for (int i = 0; i < t.G; i++)
     {
         vf mw = t.panel ? vf_load(b->min + GROUP_ROWS * i) : packed_min(t.f, b);
-        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] = vf_fma(mw, vf_load1(in->s + r), acc[i * t.R + r]);
+        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] =
+            vf_fma(mw, vf_load1(&in->of[2 * in->tile + (size_t)r].f), acc[i * t.R + r]);
     }
 }
 
@@ -278,6 +280,8 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
     const struct sum_step *steps = j->steps + (p.leaf0 - j->leaf0);
     struct reading r = {.j = j, .s = s, .g = p.g, .b0 = b0};
     r.in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)(b0 - j->col0 / BLOCK_COLS), t.fast);
+    if (t.G > 1 || t.R == (int)row_tile(t.fast))
+        r.in.tile = row_tile(t.fast); /* which it is where there are so many rows: now the compiler knows */
     /* What the next panel is made of lies behind this one's. */
     for (int due = p.tile; t.panel && due < n; due += p.tiles)
         prefetch_panel(t, j, p, b0 + due + n);
