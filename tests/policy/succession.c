@@ -4,6 +4,7 @@
 #include "tests/rig/policy_rig.h"
 
 #include "engine/base/rng.h"
+#include "tests/rig/slow.h"
 
 #define SECOND 1000000000ll
 
@@ -337,7 +338,7 @@ static void who_binds_its_groups_in_a_full_cache_is_never_stalled(void **state)
     static const char *const bound[] = {"act.bind(node.ranks)", "act.bind({ 0, 1 }) act.bind({ 2, 3 })",
                                         "for _, rank in ipairs(node.ranks) do act.bind({ rank }) end"};
     struct rng rng = {.state = 7};
-    for (int round = 0; round < 80; round++) {
+    for (int round = 0; round < (rig_slow() ? 26 : 80); round++) {
         struct rig t;
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 11 + (int)rng_below(&rng, 4)});
         for (int swap = 0; swap < 4; swap++) {
