@@ -130,7 +130,8 @@ void plan_end_canary(struct plan *p);
 /* A batch for an idle group; one per group and plan. NULL with p->reason. */
 struct plan_batch *plan_batch(struct plan *p, int group);
 /* One token for every running request that decodes, in queue order. When KV runs out, the last in order that the plan
- * does not need yet is preempted (recompute), as vLLM does. Returns how many were added. */
+ * does not need yet is preempted (recompute), as vLLM does; where there is none, one that is parked for a group that is
+ * not there. Returns how many were added. */
 int plan_decodes(struct plan_batch *b);
 /* Chunks up to `budget` tokens in the batch: first running requests of the group whose prompt is not done, then
  * list[0..n) (waiting requests, in that order; NULL: the waiting queue). Where there are several groups, requests that

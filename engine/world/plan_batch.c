@@ -285,6 +285,14 @@ static bool make_room_to_start(struct plan_batch *b, struct request *r, struct e
     return true;
 }
 
+/* What it starts with: up to n tokens. blocks: those that they take of the group's place. */
+static int first_tokens(const struct plan_batch *b, const struct request *r, const struct entry *e, int n, int *blocks)
+{
+    int left = r->n_tokens - e->done, want = left < n ? left : n;
+    *blocks = kv_blocks_for(&b->plan->world->kv, b->group->place, e->done + want) - e->own - e->hits + e->hit_cost;
+    return want;
+}
+
 /* Takes a waiting request into the batch, when its whole timeline finds room. */
 static int add_waiting(struct plan_batch *b, struct request *r, int n)
 {
@@ -297,8 +305,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
     struct entry e = look_at(b, r);
     if (!make_room_to_start(b, r, &e))
         return 0;
-    int want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
-    int blocks = kv_blocks_for(&w->kv, place, e.done + want) - e.own - e.hits + e.hit_cost;
+    int blocks, want = first_tokens(b, r, &e, n, &blocks);
     if (e.n_from)
         plan_take(p, e.from_place, e.from_cost);
     if (e.n_from && plan_available(p, place) < blocks) {
@@ -306,8 +313,7 @@ static int add_waiting(struct plan_batch *b, struct request *r, int n)
         plan_take(p, e.from_place, -e.from_cost);
         e.n_from = 0;
         e.done = e.hits * kv_place(&w->kv, place)->tokens_per_block;
-        want = r->n_tokens - e.done < n ? r->n_tokens - e.done : n;
-        blocks = kv_blocks_for(&w->kv, place, e.done + want) - e.own - e.hits + e.hit_cost;
+        want = first_tokens(b, r, &e, n, &blocks);
     }
     plan_take(p, place, blocks > 0 ? blocks : 0);
     add_item(b, r, want, e.done);

@@ -66,13 +66,13 @@ union qword {
     int32_t i;
 };
 
-/* The quantised inputs of a row from a block on; those of the next block lie `tile` rows further on. What most weights
- * need lies together, so that a tile of rows fetches one cache line of it for a block. */
+/* The quantised inputs of a row from a block on; those of the next block lie `tile` rows further on. Each of the fields
+ * lies together for the rows of a tile, so that it fetches few cache lines of them for a block. */
 struct qinput {
     int8_t *q;
-    union qword *of; /* [3][tile]: sums of all 32 q; scales; scale * sum */
-    int32_t *half;   /* [2][tile]: sums of the two 16 q */
-    size_t tile;
+    union qword *meta; /* [3][tile]: sums of all 32 q; scales; scale * sum */
+    int32_t *half;     /* [2][tile]: sums of the two 16 q */
+    size_t tile;       /* row_tile, or the rows when they are fewer */
 };
 
 /* How the leaf just summed joins the tree: add the stored nodes of these levels, ascending, then store as `level` or,
@@ -88,7 +88,7 @@ struct linear_job {
     int leaf0, leaf1, col0, col1; /* the window's leaves and columns of the matrix */
     const struct sum_step *steps; /* [leaf1 - leaf0] */
     struct qinput in;             /* of row 0, [rows / tile][blocks][tile] of each */
-    size_t blocks, tile;          /* of 32 columns; row_tile, or the rows when they are fewer */
+    size_t blocks;                /* of 32 columns */
     bool fast;                    /* the inputs are */
     const uint16_t *half;         /* [rows / tile][blocks][tile][32] bfloat16, for pairs */
     bool half_dots;               /* the CPU adds pairs of their products (AVX512-BF16) */
@@ -111,14 +111,14 @@ static inline size_t quant_at(size_t blocks, size_t tile, size_t row)
 static inline struct qinput qinput_at(const struct qinput *first, size_t blocks, size_t row, size_t b, bool fast)
 {
     size_t tile = first->tile, at = quant_at(blocks, tile, row) + b * tile, lane = row % tile;
-    return (struct qinput){first->q + at * quant_block(fast), first->of + 3 * at - 2 * lane,
+    return (struct qinput){first->q + at * quant_block(fast), first->meta + 3 * at - 2 * lane,
                            first->half + 2 * at - lane, tile};
 }
 
 static inline void qinput_next(struct qinput *in, bool fast)
 {
     in->q += in->tile * quant_block(fast);
-    in->of += 3 * in->tile;
+    in->meta += 3 * in->tile;
     in->half += 2 * in->tile;
 }
 

@@ -13,7 +13,7 @@ struct linear_call {
     int cols, rows_per_item; /* of the input phase */
     float *x;                /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
     size_t ldx;
-    size_t blocks, tile;    /* as in struct linear_job */
+    size_t blocks;          /* as in struct linear_job */
     struct qinput in;       /* q: or NULL */
     uint16_t *half;         /* or NULL */
     float *temp;            /* [n_threads][cols] */
@@ -65,10 +65,10 @@ static void input_item(void *ctx, int item, int thread)
             plain_inputs(c, r, y);
             x = y;
         }
-        size_t at = quant_at(c->blocks, c->tile, (size_t)r);
+        size_t at = quant_at(c->blocks, c->in.tile, (size_t)r);
         bool fast = c->d->opts.fast;
         if (c->half)
-            c->d->kernels->round_row(x, c->cols, c->half + at * BLOCK_COLS, c->tile);
+            c->d->kernels->round_row(x, c->cols, c->half + at * BLOCK_COLS, c->in.tile);
         if (c->in.q)
             c->d->kernels->quantise_row(x, c->cols, qinput_at(&c->in, c->blocks, (size_t)r, 0, fast), fast);
     }
@@ -135,20 +135,20 @@ static bool reserve(struct linear_call *c)
     size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
     c->blocks = (cols + BLOCK_COLS - 1) / BLOCK_COLS;
-    c->tile = row_tile(c->d->opts.fast);
-    c->tile = rows < c->tile ? rows : c->tile;
-    size_t n_blocks = (rows + c->tile - 1) / c->tile * c->tile * c->blocks;
+    size_t tile = row_tile(c->d->opts.fast);
+    tile = rows < tile ? rows : tile;
+    size_t n_blocks = (rows + tile - 1) / tile * tile * c->blocks;
     size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;
-    size_t of = quant ? aligned(3 * n_blocks * sizeof(union qword)) : 0;
+    size_t meta = quant ? aligned(3 * n_blocks * sizeof(union qword)) : 0;
     size_t halves = quant ? aligned(2 * n_blocks * sizeof(int32_t)) : 0;
     size_t h = half ? aligned(n_blocks * BLOCK_COLS * sizeof(uint16_t)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
-    if (!device_grow(c->d, &c->d->inputs, q + of + halves + h + x + t + leaves * sizeof(struct sum_step)))
+    if (!device_grow(c->d, &c->d->inputs, q + meta + halves + h + x + t + leaves * sizeof(struct sum_step)))
         return false;
     uint8_t *p = c->d->inputs.data;
-    c->in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (int32_t *)(p + q + of), c->tile};
-    p += q + of + halves;
+    c->in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (int32_t *)(p + q + meta), tile};
+    p += q + meta + halves;
     c->half = half ? (uint16_t *)p : NULL;
     p += h;
     c->x = own_x ? (float *)p : NULL;
@@ -185,7 +185,6 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .steps = c->steps,
         .in = c->in,
         .blocks = c->blocks,
-        .tile = c->tile,
         .fast = c->d->opts.fast,
         .half = c->half,
         .half_dots = c->d->half_dots,

@@ -85,12 +85,12 @@ INLINE void part_add(struct tile t, int part, const struct block_at *b, const st
         vf dw = t.panel ? vf_load(b->scale + GROUP_ROWS * (t.G * part + i)) : packed_scale(t.f, b, part);
         UNROLL for (int r = 0; r < t.R; r++)
         {
-            const int32_t *sum = t.f == FAM_K6 ? in->half + (part ? in->tile : 0) + r : &in->of[r].i;
+            const int32_t *sum = t.f == FAM_K6 ? in->half + (part ? in->tile : 0) + r : &in->meta[r].i;
             vi x = dot[i * t.R + r];
             if (shift)
                 x = vi_sub_shifted(x, vi_load1(sum), shift);
             acc[i * t.R + r] =
-                vf_fma(vf_mul(dw, vf_load1(&in->of[in->tile + (size_t)r].f)), vi_to_f(x), acc[i * t.R + r]);
+                vf_fma(vf_mul(dw, vf_load1(&in->meta[in->tile + (size_t)r].f)), vi_to_f(x), acc[i * t.R + r]);
         }
     }
 }
@@ -107,7 +107,7 @@ INLINE void block_add(struct tile t, const struct block_at *b, const struct qinp
     {
         vf mw = t.panel ? vf_load(b->min + GROUP_ROWS * i) : packed_min(t.f, b);
         UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] =
-            vf_fma(mw, vf_load1(&in->of[2 * in->tile + (size_t)r].f), acc[i * t.R + r]);
+            vf_fma(mw, vf_load1(&in->meta[2 * in->tile + (size_t)r].f), acc[i * t.R + r]);
     }
 }
 

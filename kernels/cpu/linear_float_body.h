@@ -46,7 +46,7 @@ INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p
 /* Block 0 of a row's inputs. */
 INLINE const uint16_t *half_row(const struct linear_job *j, int row)
 {
-    return j->half + quant_at(j->blocks, j->tile, (size_t)row) * BLOCK_COLS;
+    return j->half + quant_at(j->blocks, j->in.tile, (size_t)row) * BLOCK_COLS;
 }
 
 INLINE int leaf_pairs(const struct linear_job *j, int leaf)
@@ -60,7 +60,7 @@ INLINE void widen_inputs(const struct linear_job *j, const uint16_t *x, int leaf
 {
     int block = (leaf * LEAF_COLS - j->col0) / BLOCK_COLS;
     for (int c = 0; c < 2 * leaf_pairs(j, leaf); c += 16) {
-        size_t at = (size_t)(block + c / BLOCK_COLS) * j->tile * BLOCK_COLS;
+        size_t at = (size_t)(block + c / BLOCK_COLS) * j->in.tile * BLOCK_COLS;
         vf_store(wide + c, vf_load_bf16(x + at + c % BLOCK_COLS));
     }
 }
@@ -118,7 +118,7 @@ INLINE void pair_tile(struct tile t, const struct linear_job *j, struct place p,
     for (int leaf = j->leaf0; leaf < j->leaf1; leaf++) {
         vf acc[MAX_SUMS];
         UNROLL_SUMS for (int r = 0; r < t.G * t.R; r++) acc[r] = vf_set1(0);
-        for (int left = leaf_pairs(j, leaf); left > 0; left -= 16, w += 1024, x += j->tile * BLOCK_COLS) {
+        for (int left = leaf_pairs(j, leaf); left > 0; left -= 16, w += 1024, x += j->in.tile * BLOCK_COLS) {
             if (left >= 16 && p.at == 0)
                 pair_block(t, true, 16, w, j->w->group_bytes, x, acc);
             else if (left >= 16)

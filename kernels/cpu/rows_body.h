@@ -58,9 +58,9 @@ INLINE void quantise(const float *x, int n, struct qinput out, bool fast)
             round32(x, inverse, out.q, half, fast);
         else
             memset(out.q, 0, quant_block(fast));
-        out.of[0].i = half[0] + half[1];
-        out.of[out.tile].f = d;
-        out.of[2 * out.tile].f = d * (float)(half[0] + half[1]);
+        out.meta[0].i = half[0] + half[1];
+        out.meta[out.tile].f = d;
+        out.meta[2 * out.tile].f = d * (float)(half[0] + half[1]);
         out.half[0] = half[0];
         out.half[out.tile] = half[1];
     }

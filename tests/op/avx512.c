@@ -155,13 +155,13 @@ static void attention_twins(void **state)
 
 /* What is kept of a quantised row beside its integers. */
 struct quantised {
-    union qword of[3 * 96 / 32];
+    union qword meta[3 * 96 / 32];
     int32_t half[2 * 96 / 32];
 };
 
 static struct qinput quantised_into(int8_t *q, struct quantised *m)
 {
-    return (struct qinput){q, m->of, m->half, 1};
+    return (struct qinput){q, m->meta, m->half, 1};
 }
 
 /* Small kernels on awkward values: zeros, infinities, NaN, the largest and the least floats. */

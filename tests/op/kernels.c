@@ -81,13 +81,13 @@ static void check_rounding(const struct cpu_kernels *a, const struct cpu_kernels
         b->round_row(x, n, h[1], 1);
         assert_memory_equal(h[0], h[1], (size_t)(n + 31) / 32 * 32 * sizeof h[0][0]);
         for (int fast = 0; fast < 2; fast++) { /* how integers lie is each set's own */
-            union qword of[2][3 * N / 32];
+            union qword meta[2][3 * N / 32];
             int32_t half[2][2 * N / 32];
-            a->quantise_row(x, N, (struct qinput){q, of[0], half[0], 1}, fast);
-            b->quantise_row(x, N, (struct qinput){q, of[1], half[1], 1}, fast);
+            a->quantise_row(x, N, (struct qinput){q, meta[0], half[0], 1}, fast);
+            b->quantise_row(x, N, (struct qinput){q, meta[1], half[1], 1}, fast);
             for (int i = 0; i < N / 32; i++) {
-                assert_int_equal(of[0][3 * i].i, of[1][3 * i].i);
-                assert_floats(&of[0][3 * i + 1].f, &of[1][3 * i + 1].f, 2, b->isa);
+                assert_int_equal(meta[0][3 * i].i, meta[1][3 * i].i);
+                assert_floats(&meta[0][3 * i + 1].f, &meta[1][3 * i + 1].f, 2, b->isa);
             }
             assert_memory_equal(half[0], half[1], sizeof half[0]);
         }
