@@ -421,6 +421,20 @@ static bool runs_late(const struct plan *p, int64_t now_ns)
     return false;
 }
 
+/* One that is moved from place to place instead of run, by verbs about it or by orders: most looks find it on its way,
+ * or a plan that deals with it. */
+static struct request *find_carried_about(const struct plan *p, int64_t now_ns, const char **how)
+{
+    const struct world *w = p->world;
+    *how = "has been moved time and again, and has got no further for";
+    for (int i = 0; i < w->running.n + w->waiting.n; i++) {
+        struct request *r = i < w->running.n ? w->running.items[i] : w->waiting.items[i - w->running.n];
+        if (r->n_moves > LIVE_MAX_MOVES && side_has(p->side, r->canary) && !r->parent && is_late(w, r, now_ns))
+            return r;
+    }
+    return NULL;
+}
+
 /* A request that has made no progress for too long: it goes to the front for the native policy. NULL: none. */
 static struct request *find_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
@@ -433,12 +447,15 @@ static struct request *find_starved(struct live *l, const struct view *v, struct
     *next = v->now_ns + 100000000;
     if (runs_late(p, v->now_ns))
         l->next_starvation_check_ns[0] = l->next_starvation_check_ns[1] = v->now_ns;
-    struct request *r = find_starved_waiting(l, p, &how);
+    struct request *r = find_carried_about(p, v->now_ns, &how);
+    if (!r)
+        r = find_starved_waiting(l, p, &how);
     if (!r)
         r = find_starved_running(p, v->now_ns, &how);
     if (!r)
         return NULL;
     err_set(e, E_POLICY, "request %.40s %s %.1f s", r->spec->name, how, (double)(v->now_ns - r->progress_ns) * 1e-9);
+    r->n_moves = 0;
     world_rekey(w, r, -1e300);
     return r;
 }

@@ -16,6 +16,7 @@ enum {
     LIVE_COSTLY_STRIKES = 100,
     LIVE_WINDOW = 1000,
     LIVE_MAX_BARREN = 64,
+    LIVE_MAX_MOVES = 8, /* of a request that gets no further for --starvation-seconds */
     LIVE_TRIES = 5,
     DECISION_COUNT = 5
 };

@@ -138,6 +138,7 @@ void request_note_progress(struct request *r, int64_t now_ns)
     if (r->n_computed <= r->n_furthest)
         return;
     r->n_furthest = r->n_computed;
+    r->n_moves = 0;
     r->progress_ns = now_ns;
 }
 

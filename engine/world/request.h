@@ -141,6 +141,7 @@ struct request {
     int64_t progress_ns; /* when it got further than ever before; or came, or was let go */
     int64_t waiting_since_ns, first_scheduled_ns, last_scheduled_ns, first_token_ns, last_token_ns;
     int n_preempted, n_recomputed;
+    int n_moves;                       /* of its KV to another placement, since it got further */
     struct prompt_logprobs *prompt_lp; /* filled as the prompt is computed; handed out once */
     bool prompt_lp_sent;
     int n_untold;                     /* of its newest tokens the front has not been told yet */

@@ -339,6 +339,7 @@ static struct kv_copy *leave(struct world *w, struct request *r, int to_place)
     struct kv_copy *m = add_copy(w, r, r->place, r->n_blocks);
     memcpy(m->from, r->blocks, (size_t)r->n_blocks * sizeof *m->from);
     m->n_tokens = r->n_computed;
+    r->n_moves++;
     r->n_blocks = r->n_published = 0;
     r->place = to_place;
     return m;

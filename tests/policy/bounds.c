@@ -317,6 +317,70 @@ static void giving_way_for_ever_is_starvation(void **state)
     starve_by("if red(w) then act.batch(view.groups[1]) end");
 }
 
+static int64_t very_slow_move(const struct device *d, const struct kv_move *m)
+{
+    (void)d;
+    (void)m;
+    return 150000000;
+}
+
+/* One request goes from group to group as long as it is let. Beside it others are served; or nobody is, and nothing
+ * looks for who starves. */
+static void carry_about(const char *step, bool alone)
+{
+    struct rig t;
+    struct backend_ops ops = *backend_sim();
+    char source[1536], metric[64];
+    ops.kv_move_ns = very_slow_move; /* few plans meet it where it could run */
+    rig_open(&t, &(struct rig_knobs){
+                     .ranks = 4, .group_size = 1, .blocks = 64, .starvation_s = alone ? 0 : 0.5, .ops = &ops});
+    snprintf(source, sizeof source,
+             "local begun return { api = 1, doc = 'x',\n"
+             "needs = { 'running.group', 'waiting.parked', 'waiting.home', 'tenant' }, step = function(view, act)\n"
+             "  local w, r, g = view.waiting, view.running, view.groups\n"
+             "  local function other(id) return g[1].id == id and g[2] or g[1] end\n"
+             "  local function red(q) for i = 1, q.n do if q.tenant[i] == 'red' then return i end end end\n"
+             "  begun = begun or red(r)\n"
+             "  if begun then %s end\n"
+             "  for _, group in ipairs(view.idle) do local b = act.batch(group)\n"
+             "    for i = 1, r.n do if not begun or r.tenant[i] ~= 'red' then b:add(r.id[i]) end end\n"
+             "    for i = 1, w.n do if not begun or w.tenant[i] ~= 'red' then b:add(w.id[i]) end end\n"
+             "    if b.tokens > 0 then act.forward(group, b) end end act.wake(1) end }",
+             step);
+    swap_to(&t, source);
+    uint64_t red = rig_submit(&t, "red", 40, 30);
+    for (int i = 0; i < 1000 && !t.heard[red].n_ends; i++) {
+        if (!alone)
+            rig_submit(&t, "blue", 20, 4);
+        run_for(&t, SECONDS(0.02));
+    }
+    if (t.heard[red].ending != END_LENGTH)
+        fail_msg("%d tokens after 20 s: %s", t.heard[red].n_tokens, step);
+    snprintf(metric, sizeof metric, "policy_fallback_total{reason=\"%s\"}", alone ? "stalled" : "starved");
+    assert_true(rig_metric(&t, metric) >= 1);
+    assert_true(rig_metric(&t, "moonshift:kv_moves_total{engine=\"0\",model_name=\"sim\"}") > 1);
+    run_for(&t, SECONDS(5));
+    rig_check(&t);
+    rig_close(&t);
+}
+
+static void being_moved_for_ever_ends(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {
+        /* running it is parked, parked it is moved */
+        "local i = red(r) if i then act.preempt(r.id[i], 'hard') end i = red(w)\n"
+        "if i and w.parked[i] then act.remap(w.id[i], other(w.home[i])) end",
+        /* running it is moved at once */
+        "local i = red(r) if i then act.remap(r.id[i], other(r.group[i])) end",
+        /* its ranks are bound anew */
+        "local i, h = red(r) for _, x in ipairs(g) do if i and x.id == r.group[i] then h = x end end\n"
+        "if h and h.idle then act.bind(#h.ranks == 1 and { 0, 1 } or { 0 }) end",
+    };
+    for (size_t i = 0; i < 2 * sizeof ways / sizeof *ways; i++)
+        carry_about(ways[i / 2], i % 2);
+}
+
 /* Whom one policy passes over the next one has as long as any: what was waited for before does not count against it. */
 static void a_new_policy_has_its_own_time(void **state)
 {
@@ -487,6 +551,7 @@ int main(void)
         cmocka_unit_test(one_long_prompt_is_no_habit),
         cmocka_unit_test(getting_on_slowly_is_lawful),
         cmocka_unit_test(a_new_policy_has_its_own_time),
+        cmocka_unit_test(being_moved_for_ever_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
