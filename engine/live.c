@@ -429,7 +429,8 @@ static struct request *find_carried_about(const struct plan *p, int64_t now_ns, 
     *how = "has been moved time and again, and has got no further for";
     for (int i = 0; i < w->running.n + w->waiting.n; i++) {
         struct request *r = i < w->running.n ? w->running.items[i] : w->waiting.items[i - w->running.n];
-        if (r->n_moves > LIVE_MAX_MOVES && side_has(p->side, r->canary) && !r->parent && is_late(w, r, now_ns))
+        bool counts = side_has(p->side, r->canary) && !r->parent && !r->held_until_ns;
+        if (counts && r->n_moves > LIVE_MAX_MOVES && is_late(w, r, now_ns))
             return r;
     }
     return NULL;

@@ -381,6 +381,38 @@ static void being_moved_for_ever_ends(void **state)
         carry_about(ways[i / 2], i % 2);
 }
 
+/* Moved often, and then held back: a hold has an end of its own. */
+static void who_is_held_is_not_carried_about(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct backend_ops ops = *backend_sim();
+    ops.kv_move_ns = slow_move;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 64, .starvation_s = 0.5, .ops = &ops});
+    swap_to(&t, "local n = 0 return { api = 1, doc = 'x', needs = { 'running.group', 'tenant' },\n"
+                "step = function(view, act) local r, w, g = view.running, view.waiting, view.groups\n"
+                "  for i = 1, r.n do if r.tenant[i] == 'red' then\n"
+                "    if n < 12 and act.remap(r.id[i], r.group[i] == g[1].id and g[2] or g[1]) then n = n + 1\n"
+                "    elseif n == 12 and act.preempt(r.id[i], 'hard') then n = 13 end end end\n"
+                "  for i = 1, w.n do if n == 13 and w.tenant[i] == 'red' and act.hold(w.id[i], 'later', view.now + 2) "
+                "then n = 14\n"
+                "  end end\n"
+                "  for _, group in ipairs(view.idle) do local b = act.batch(group)\n"
+                "    for i = 1, r.n do if r.tenant[i] ~= 'red' or n == 14 then b:add(r.id[i]) end end\n"
+                "    b:prefill() if b.tokens > 0 then act.forward(group, b) end end act.wake(1) end }");
+    uint64_t red = rig_submit(&t, "red", 40, 30);
+    for (int i = 0; i < 150; i++) {
+        rig_submit(&t, "blue", 20, 4);
+        run_for(&t, SECONDS(0.02));
+    }
+    assert_int_equal(t.heard[red].ending, END_LENGTH);
+    assert_true(t.heard[red].end_ns > SECONDS(1 + 2));
+    assert_true(rig_metric(&t, "moonshift:kv_moves_total{engine=\"0\",model_name=\"sim\"}") > LIVE_MAX_MOVES);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* Whom one policy passes over the next one has as long as any: what was waited for before does not count against it. */
 static void a_new_policy_has_its_own_time(void **state)
 {
@@ -552,6 +584,7 @@ int main(void)
         cmocka_unit_test(getting_on_slowly_is_lawful),
         cmocka_unit_test(a_new_policy_has_its_own_time),
         cmocka_unit_test(being_moved_for_ever_ends),
+        cmocka_unit_test(who_is_held_is_not_carried_about),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
