@@ -200,7 +200,7 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     if (!r->lost && !(r->finishing && s->prev)) /* of a step behind the one in which it ended nothing counts */
         world_commit(&engine->world, r, r->n_computed + it->n_tokens);
     int furthest = r->n_furthest;
-    request_note_progress(r, now);
+    world_note_progress(&engine->world, r, now);
     guards_progress(engine->guards, r, furthest);
     if (r->busy && (r->finishing || r->lost))
         return;
@@ -327,6 +327,7 @@ void engine_absorb(struct engine *engine, struct step *s)
     double predicted = 0;
     const struct step_part *failed = step_failure(s, &rank);
     ASSERT(grp && !grp->idle);
+    engine->n_fruitless = 0;
     engine_look_at_outbox(engine);
     count_step(engine, grp, s);
     if (failed && !s->next) { /* the one behind a failed step fails, too: then */

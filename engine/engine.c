@@ -457,10 +457,11 @@ static bool should_decide(const struct engine *engine, int64_t now)
 
 void engine_note_change(struct engine *engine)
 {
-    bool awaited = engine->live.wake_ns > 0;
-    for (int i = 0; i < engine->world.partition.n_groups; i++)
-        awaited |= !partition_group(&engine->world.partition, i)->idle;
-    engine->changed |= !live_is_restless(&engine->live) || !awaited;
+    int64_t soon = engine->now_ns + PACE_NS, *wake = &engine->live.wake_ns;
+    if (engine->n_fruitless <= MAX_FRUITLESS)
+        engine->changed = true;
+    else if (!*wake || *wake > soon)
+        *wake = soon;
 }
 
 /* What the plan says beyond the world: refusals, log lines, steps. */
@@ -484,8 +485,7 @@ static void enact(struct engine *engine, struct plan *p)
                                                      *v->text ? v->text : "refused by the policy"});
         if (v->kind == PLAN_PROBE || v->kind == PLAN_CONCLUDE)
             engine_think(engine, v);
-        if (v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE ||
-            (v->kind == PLAN_HOLD && !v->until_ns))
+        if (plan_opens_more(v))
             engine_note_change(engine);
     }
     engine_post_plan(engine, p);
@@ -580,6 +580,7 @@ bool engine_turn(struct engine *engine)
     decisions_note(&engine->decisions, &engine->plan, &engine->live, call_ns);
     stories_decided(&engine->stories, &engine->plan);
     tell_turned(engine, &engine->plan);
+    engine->n_fruitless++;
     enact(engine, &engine->plan);
     tell_embed(engine);
     live_idle(&engine->live); /* while the step just posted runs */

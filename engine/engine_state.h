@@ -21,7 +21,7 @@ struct rates {
     uint64_t prompt_tokens, generation_tokens;
 };
 
-enum { MAX_IDLE_WAKES = 16 };
+enum { MAX_IDLE_WAKES = 16, MAX_FRUITLESS = 64, PACE_NS = 1000000 };
 
 struct engine {
     struct engine_setup setup;
@@ -64,6 +64,7 @@ struct engine {
     int64_t due_ns;   /* when the next parked request is due, or the next held one is let go; INT64_MAX: none */
     int n_idle_wakes; /* decisions since there was a request */
     bool saw_empty;   /* the policy has been asked since the last request ended */
+    int n_fruitless;  /* decisions since a step ended */
     bool changed;     /* something happened since the last decision */
     bool draining, drained_said, stopping;
     bool was_idle;
@@ -139,8 +140,8 @@ void engine_post_plan(struct engine *engine, const struct plan *p); /* every bat
 void engine_post(struct engine *engine, struct step *s);            /* to the inboxes of all its ranks */
 
 /* The policy's orders are given or carried out, and what is possible now is another thing: it is asked again at once.
- * One that has done nothing else for a while is not, if a step is under way or it has said when it wants to be woken.
- */
+ * One that has done nothing else for MAX_FRUITLESS decisions is asked a little later: at once would be without end, at
+ * one moment. */
 void engine_note_change(struct engine *engine);
 
 /* switch.c */

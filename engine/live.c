@@ -172,10 +172,10 @@ static bool is_under_way(const struct view *v)
 }
 
 /* Does the plan change what can run next? */
-static bool changes_partition(const struct plan *p)
+static bool opens_more(const struct plan *p)
 {
     for (int i = p->mark.n_verbs; i < p->n_verbs; i++)
-        if (p->verbs[i].kind == PLAN_SWITCH || p->verbs[i].kind == PLAN_REMAP || p->verbs[i].kind == PLAN_CLOSE)
+        if (plan_opens_more(&p->verbs[i]))
             return true;
     return false;
 }
@@ -199,11 +199,12 @@ static void note_progress(struct live *l)
  * for an order that drains. */
 static bool is_stalled(struct live *l, const struct view *v, struct plan *p, struct err *e)
 {
-    if (!plan_is_empty(p) || refuses_any(p) || !could_run(p)) {
+    bool changes = opens_more(p), quiet = plan_is_empty(p) && !refuses_any(p);
+    if (!quiet || !could_run(p)) {
         note_progress(l);
         return false;
     }
-    bool changes = changes_partition(p), drains = v->world->partition.n_pending > 0;
+    bool drains = v->world->partition.n_pending > 0;
     l->barren_since_ns = l->barren_since_ns ? l->barren_since_ns : v->now_ns;
     if (changes && ++l->n_barren <= LIVE_MAX_BARREN)
         return false; /* what can run next may be another thing: it is asked again at once, but not for ever */
@@ -221,244 +222,6 @@ static bool is_stalled(struct live *l, const struct view *v, struct plan *p, str
             : p->wake_ns ? " (it has only asked to be woken for 5 s)"
                          : " and asks for no wake");
     return true;
-}
-
-/* Could the plan run more of those who run already? */
-static bool has_rows(const struct plan *p)
-{
-    int rows = 0;
-    for (int i = p->mark.n_batches; i < p->n_batches; i++)
-        rows += p->batches[i]->n_tokens;
-    return rows < p->world->limits.max_num_batched_tokens && !p->pressed;
-}
-
-/* Could one more request start beside what it does already? */
-static bool has_room(const struct plan *p)
-{
-    return p->n_running < p->seats && has_rows(p);
-}
-
-/* Has the group room for the whole of it? One that the policy has closed, or has drained for an order, counts: it is by
- * the policy that it takes none. */
-static bool has_room_for(const struct plan *p, const struct group *g, const struct request *r)
-{
-    int need = kv_blocks_for(&p->world->kv, g->place, r->n_tokens) + kv_reserve(&p->world->kv);
-    bool lies_well = !r->parked || r->place == g->place || world_in_host(p->world, r);
-    return !g->held && g->canary == r->canary && lies_well && need <= plan_blocks(p, g->id);
-}
-
-static bool fits_somewhere(const struct plan *p, const struct request *r)
-{
-    struct partition *t = &p->world->partition;
-    for (int i = 0; i < t->n_groups; i++)
-        if (has_room_for(p, partition_group(t, i), r))
-            return true;
-    return false;
-}
-
-/* Is no group large enough for it, whoever leaves, and none asked for that would be? */
-static bool fits_no_group(const struct world *w, const struct request *r)
-{
-    const struct partition *t = &w->partition;
-    for (int i = 0; i < t->n_groups; i++)
-        if (partition_group(t, i)->canary == r->canary &&
-            kv_blocks_for(&w->kv, partition_group(t, i)->place, r->n_tokens) <= w->kv.n_blocks)
-            return false;
-    for (int i = 0; i < t->n_pending; i++) {
-        const struct switch_order *o = &t->pending[i].order;
-        if (!o->release &&
-            r->n_tokens <=
-                (int64_t)w->kv.n_blocks * shape_tokens_per_block(&w->shape, __builtin_popcountll(o->mask), o->base.pp))
-            return false;
-    }
-    return true;
-}
-
-/* Can any request be so? Not while one group holds the longest that there may be. */
-static bool can_be_homeless(const struct world *w, enum side s)
-{
-    const struct partition *t = &w->partition;
-    for (int i = 0; i < t->n_groups; i++)
-        if (side_has(s, partition_group(t, i)->canary) &&
-            kv_blocks_for(&w->kv, partition_group(t, i)->place, w->limits.max_model_len) <= w->kv.n_blocks)
-            return false;
-    return true;
-}
-
-/* Has a request that ranks after r begun since then? */
-static bool is_overtaken(const struct world *w, const struct request *r, int64_t since_ns)
-{
-    for (int i = 0; i < w->running.n; i++) {
-        const struct request *x = w->running.items[i];
-        if (!x->parent && x->canary == r->canary && x->key > r->key && x->first_scheduled_ns > since_ns)
-            return true;
-    }
-    return false;
-}
-
-static bool is_late(const struct world *w, const struct request *r, int64_t now_ns)
-{
-    return now_ns - r->progress_ns >= w->limits.starvation_ns;
-}
-
-/* One prompt that ranks after it is no habit: it may be long, of somebody whom no other group was for. A second one is,
- * unless much later. */
-static bool is_the_one(struct live *l, const struct world *w, const struct request *x, int64_t now_ns)
-{
-    if (!l->late.one || now_ns - l->late.one_ns >= w->limits.starvation_ns) {
-        l->late.one = x->id;
-        l->late.one_ns = now_ns;
-    }
-    return x->id == l->late.one;
-}
-
-/* Does the group compute a prompt whose turn it was? */
-static bool is_others_turn(struct live *l, const struct plan *p, const struct group *g, const struct request *r)
-{
-    const struct world *w = p->world;
-    const struct request *later = NULL;
-    for (int k = 0; k < w->running.n; k++) {
-        const struct request *x = w->running.items[k];
-        if (x->group != g->id || request_decoding(x))
-            continue;
-        if (x->key <= r->key || x->first_scheduled_ns <= l->late.since_ns)
-            return true;
-        later = x;
-    }
-    return later && is_the_one(l, w, later, p->now_ns);
-}
-
-/* Does every group that has room for it compute such a prompt? */
-static bool waits_its_turn(struct live *l, const struct plan *p, const struct request *r)
-{
-    const struct partition *t = &p->world->partition;
-    for (int i = 0; i < t->n_groups; i++)
-        if (has_room_for(p, partition_group(t, i), r) && !is_others_turn(l, p, partition_group(t, i), r))
-            return false;
-    return true;
-}
-
-/* Not only for a moment: where a long queue is served in order, whoever is first in it waits late until the group that
- * it is meant for ends its step, and the prompts of those before it. Who stands behind one without room waits for that
- * one, unless others do not. */
-static bool is_passed_over(struct live *l, const struct plan *p, const struct request *r, bool behind)
-{
-    const struct world *w = p->world;
-    int64_t moment = w->limits.starvation_ns / 5, now = p->now_ns;
-    if (l->late.id != r->id) {
-        l->late.id = r->id;
-        l->late.since_ns = now;
-        l->late.one = 0;
-    }
-    if (waits_its_turn(l, p, r))
-        l->late.since_ns = now;
-    return now - l->late.since_ns >= moment && (!behind || is_overtaken(w, r, l->late.since_ns));
-}
-
-/* A plan without room for one more: others have their turn, as long as none of them came later. */
-static void wait_on(struct live *l, const struct plan *p)
-{
-    const struct request *r = request_find(&p->world->requests, l->late.id);
-    if (r && !is_overtaken(p->world, r, l->late.since_ns))
-        l->late.since_ns = p->now_ns;
-}
-
-/* The first of the queue that waits too long although there is room, or could be. */
-static struct request *find_starved_waiting(struct live *l, const struct plan *p, const char **how)
-{
-    struct world *w = p->world;
-    bool room = has_room(p), behind = false; /* one that has no room */
-    if (!room)
-        wait_on(l, p);
-    if (!room && !can_be_homeless(w, p->side))
-        return NULL;
-    for (int i = 0; i < w->waiting.n; i++) {
-        struct request *r = w->waiting.items[i];
-        if (!side_has(p->side, r->canary) || r->parent || !world_eligible(w, r) || world_strands(w, r) ||
-            plan_deals_with(p, r))
-            continue;
-        bool homeless = fits_no_group(w, r);
-        if (!homeless && !room)
-            continue;
-        if (!homeless && !fits_somewhere(p, r)) {
-            behind = true;
-            if (!is_overtaken(w, r, r->progress_ns))
-                break;
-            continue;
-        }
-        *how = homeless ? "has waited, and fits no group (view.narrowest says which would hold it), for"
-                        : "has waited, with room for it, for";
-        if (is_late(w, r, p->now_ns))
-            return homeless || is_passed_over(l, p, r, behind) ? r : NULL;
-    }
-    if (room)
-        l->late.id = 0;
-    return NULL;
-}
-
-/* One that runs and does not get on: left out of the steps of its group, or made to give way again and again. */
-static struct request *find_starved_running(const struct plan *p, int64_t now_ns, const char **how)
-{
-    struct world *w = p->world;
-    *how = "runs and has got no further for";
-    for (int i = 0; i < w->running.n && has_rows(p); i++) {
-        struct request *r = w->running.items[i];
-        const struct group *g = partition_find(&w->partition, r->group);
-        bool could = side_has(p->side, r->canary) && !r->busy && !r->n_moving && !r->parent && g && g->idle && !g->held;
-        if (could && is_late(w, r, now_ns) && !plan_deals_with(p, r))
-            return r;
-    }
-    return NULL;
-}
-
-/* Does the plan run a request that is late? The next plan shows what comes of it: it may take it back. */
-static bool runs_late(const struct plan *p, int64_t now_ns)
-{
-    for (int i = p->mark.n_batches; i < p->n_batches; i++)
-        for (int k = 0; p->batches[i]->forwarded && k < p->batches[i]->n_items; k++)
-            if (is_late(p->world, p->batches[i]->items[k].request, now_ns))
-                return true;
-    return false;
-}
-
-/* One that is moved from place to place instead of run, by verbs about it or by orders: most looks find it on its way,
- * or a plan that deals with it. */
-static struct request *find_carried_about(const struct plan *p, int64_t now_ns, const char **how)
-{
-    const struct world *w = p->world;
-    *how = "has been moved time and again, and has got no further for";
-    for (int i = 0; i < w->running.n + w->waiting.n; i++) {
-        struct request *r = i < w->running.n ? w->running.items[i] : w->waiting.items[i - w->running.n];
-        bool counts = side_has(p->side, r->canary) && !r->parent && !r->held_until_ns;
-        if (counts && r->n_moves > LIVE_MAX_MOVES && is_late(w, r, now_ns))
-            return r;
-    }
-    return NULL;
-}
-
-/* A request that has made no progress for too long: it goes to the front for the native policy. NULL: none. */
-static struct request *find_starved(struct live *l, const struct view *v, struct plan *p, struct err *e)
-{
-    struct world *w = p->world;
-    const char *how = "";
-    int64_t *next = &l->next_starvation_check_ns[has_room(
-        p)]; /* counted apart: steps without room must not use up the looks at requests for which there is room */
-    if (!w->limits.starvation_ns || v->now_ns < *next)
-        return NULL;
-    *next = v->now_ns + 100000000;
-    if (runs_late(p, v->now_ns))
-        l->next_starvation_check_ns[0] = l->next_starvation_check_ns[1] = v->now_ns;
-    struct request *r = find_carried_about(p, v->now_ns, &how);
-    if (!r)
-        r = find_starved_waiting(l, p, &how);
-    if (!r)
-        r = find_starved_running(p, v->now_ns, &how);
-    if (!r)
-        return NULL;
-    err_set(e, E_POLICY, "request %.40s %s %.1f s", r->spec->name, how, (double)(v->now_ns - r->progress_ns) * 1e-9);
-    r->n_moves = 0;
-    world_rekey(w, r, -1e300);
-    return r;
 }
 
 /* Of a canary only its own part begins again. */
@@ -526,7 +289,7 @@ void live_step(struct live *l, const struct view *v, struct plan *p)
         verdict = live_heard(l, HOOK_STEP, l->active.ops->step(l->active.ctx, v, p, &e));
     if (verdict_stands(verdict) && is_stalled(l, v, p, &e))
         verdict = VERDICT_STALLED;
-    else if (verdict_stands(verdict) && (starved = find_starved(l, v, p, &e)))
+    else if (verdict_stands(verdict) && (starved = starve_find(&l->starve, p, &e)))
         verdict = VERDICT_STARVED;
     l->last_verdict = verdict;
     l->last_native = l->active.ops == l->native.ops || !verdict_stands(verdict);

@@ -9,6 +9,7 @@
 #include "engine/policy.h"
 #include "engine/probation.h"
 #include "engine/retired.h"
+#include "engine/starve.h"
 #include "engine/witness.h"
 
 enum {
@@ -16,7 +17,6 @@ enum {
     LIVE_COSTLY_STRIKES = 100,
     LIVE_WINDOW = 1000,
     LIVE_MAX_BARREN = 64,
-    LIVE_MAX_MOVES = 8, /* of a request that gets no further for --starvation-seconds */
     LIVE_TRIES = 5,
     DECISION_COUNT = 5
 };
@@ -60,22 +60,17 @@ struct live {
     uint64_t n_decisions[DECISION_COUNT]; /* admit, preempt, refuse, forward, hold */
     uint64_t strike_steps[LIVE_STRIKES];  /* ring of the steps of the last strikes */
     int n_strikes;
-    int64_t wake_ns;         /* when the active one wants to be asked again; 0: never */
-    int n_barren;            /* plans in a row that change the partition and run nothing although something could run */
-    int64_t barren_since_ns; /* the first of the plans in a row that run nothing although something could run; 0: the
-                                last one was not so */
+    int64_t wake_ns; /* when the active one wants to be asked again; 0: never */
+    int n_barren;    /* plans in a row that change what could run next and run nothing although something could */
+    int64_t barren_since_ns;   /* the first of the plans in a row that run nothing although something could run; 0: the
+                                  last one was not so */
     enum verdict last_verdict; /* of the last step */
     bool last_native;          /* the native policy decided it, by right or in the policy's stead */
     struct {
-        uint64_t from, n;                              /* so many calls since this step */
-    } slow, heavy;                                     /* that stand, and cost more than they may */
-    int64_t last_swap_ns, next_starvation_check_ns[2]; /* in steps without room for one more, and with */
-    struct {
-        req_id id;        /* who waits late with room beside it; 0: nobody did at the last look */
-        int64_t since_ns; /* when it was not passed over, the last time */
-        req_id one;       /* who came later and was computed before it, once in --starvation-seconds; 0: nobody */
-        int64_t one_ns;
-    } late;
+        uint64_t from, n; /* so many calls since this step */
+    } slow, heavy;        /* that stand, and cost more than they may */
+    int64_t last_swap_ns;
+    struct starve_watch starve;
     char last_error[512]; /* of the last call or swap that failed; log and /admin/policy show it */
     double last_swap_seconds;
     bool unsaid; /* the log does not know yet that the active one has replaced the previous one */
@@ -115,11 +110,6 @@ void live_admit(struct live *l, const struct request *r, const struct view *v, s
  * what the plan has, and only that goes when the call does not stand. v: of its side. */
 void live_step(struct live *l, const struct view *v, struct plan *p);
 enum side live_side(const struct live *l, const struct world *w); /* what it decides for now */
-/* Has it only changed the partition for several plans, so that it need not be asked again at once? */
-static inline bool live_is_restless(const struct live *l)
-{
-    return l->n_barren > LIVE_MAX_BARREN;
-}
 void live_finish(struct live *l, const struct request *r, enum ending how, const struct view *v);
 void live_idle(struct live *l);
 

@@ -127,7 +127,7 @@ static void clean_slate(struct live *l, struct world *w, int64_t now_ns)
     l->n_barren = 0;
     l->barren_since_ns = 0;
     l->wake_ns = 0;
-    l->late.id = 0; /* whom the one before was passing over */
+    l->starve.late.id = l->starve.passed.id = 0; /* whom the one before was passing over */
     live_rekey(l, w, now_ns);
 }
 

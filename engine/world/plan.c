@@ -129,6 +129,7 @@ void plan_do_preempt(struct plan *p, struct request *r, enum preempt_how how)
 {
     struct plan_verb *v = plan_add_verb(p, PLAN_PREEMPT, r);
     v->how = how;
+    v->unparks = r->parked && how == PREEMPT_RECOMPUTE;
     if (r->state == REQ_RUNNING)
         p->n_running--;
     if (how == PREEMPT_RECOMPUTE && r->n_blocks)
@@ -363,6 +364,12 @@ bool plan_deals_with(const struct plan *p, const struct request *r)
         if (p->verbs[i].request == r && p->verbs[i].kind != PLAN_PREEMPT && p->verbs[i].kind != PLAN_PROBE)
             return true;
     return false;
+}
+
+bool plan_opens_more(const struct plan_verb *v)
+{
+    return v->kind == PLAN_SWITCH || v->kind == PLAN_REMAP || v->kind == PLAN_CLOSE ||
+           (v->kind == PLAN_HOLD && !v->until_ns) || (v->kind == PLAN_PREEMPT && v->unparks);
 }
 
 bool plan_wake(struct plan *p, double after_ms)

@@ -68,6 +68,7 @@ struct plan_verb {
     bool canary; /* the canary's, not the live policy's */
     struct request *request;
     enum preempt_how how;
+    bool unparks;                     /* preempt: it was parked, and can start anywhere from now on */
     int code, retry_after_s;          /* refuse: HTTP status, seconds or -1 */
     const char *text;                 /* refuse, log, hold: in the plan's arena */
     const struct switch_order *order; /* switch: in the plan's arena */
@@ -210,6 +211,8 @@ bool plan_deals_with(const struct plan *p, const struct request *r);
 bool plan_wake(struct plan *p, double after_ms);           /* (0, 60000] */
 bool plan_log(struct plan *p, const char *text, size_t n); /* at most 8 a plan, 500 bytes each */
 bool plan_is_empty(const struct plan *p);                  /* no forward, of the side */
+/* Does a verb change what can run next, so that whoever decides is asked again at once? */
+bool plan_opens_more(const struct plan_verb *v);
 /* Carries out preemptions, remaps, orders, choices of algorithms, of FFN modes and of where FFN weights lie, starts and
  * block reservations of the forwarded batches; cannot fail. Refusals, probes, conclusions and log lines are the
  * caller's to act on. */

@@ -133,15 +133,6 @@ const char *hold_refusal(const struct request *r, int64_t until_ns, int64_t now_
     return NULL;
 }
 
-void request_note_progress(struct request *r, int64_t now_ns)
-{
-    if (r->n_computed <= r->n_furthest)
-        return;
-    r->n_furthest = r->n_computed;
-    r->n_moves = 0;
-    r->progress_ns = now_ns;
-}
-
 void request_append(struct request *r, int32_t token)
 {
     if (r->n_tokens == r->cap_tokens) {

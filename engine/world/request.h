@@ -142,6 +142,7 @@ struct request {
     int64_t waiting_since_ns, first_scheduled_ns, last_scheduled_ns, first_token_ns, last_token_ns;
     int n_preempted, n_recomputed;
     int n_moves;                       /* of its KV to another placement, since it got further */
+    int n_stops;                       /* so often has it had to give way, since then */
     struct prompt_logprobs *prompt_lp; /* filled as the prompt is computed; handed out once */
     bool prompt_lp_sent;
     int n_untold;                     /* of its newest tokens the front has not been told yet */
@@ -187,7 +188,6 @@ struct request *request_find_tag(const struct request_table *t, uint64_t tag);
 void request_remove(struct request_table *t, struct request *r); /* blocks must be gone */
 /* Why it cannot be held until then, or NULL. */
 const char *hold_refusal(const struct request *r, int64_t until_ns, int64_t now_ns);
-void request_note_progress(struct request *r, int64_t now_ns); /* what it has computed may be more than ever before */
 void request_append(struct request *r, int32_t token);
 void request_give_key(struct request *r,
                       struct kv_key key); /* of its next unit, in the place of one made from its text */

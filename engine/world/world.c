@@ -496,6 +496,7 @@ void world_preempt(struct world *w, struct request *r, bool keep_kv, int64_t now
         world_count_waiting(w, r, 1);
         queue_insert(&w->waiting, r);
         r->n_preempted++;
+        r->n_stops++;
         if (!r->parent)
             metrics_add(w->metrics, C_PREEMPTIONS, 1);
     }
@@ -552,6 +553,15 @@ void world_commit(struct world *w, struct request *r, int n_computed)
         return;
     for (int full = n_computed / kv_place(&w->kv, r->place)->tokens_per_block; r->n_published < full; r->n_published++)
         kv_publish_units(&w->kv, r->place, r->blocks[r->n_published], block_units(w, r, r->place, r->n_published));
+}
+
+void world_note_progress(struct world *w, struct request *r, int64_t now_ns)
+{
+    if (r->n_computed <= r->n_furthest)
+        return;
+    r->n_furthest = r->n_computed;
+    r->n_moves = r->n_stops = 0;
+    r->progress_ns = w->progress_ns[r->canary] = now_ns;
 }
 
 void world_evict_drafts(struct world *w, enum draft_evict rule)

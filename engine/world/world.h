@@ -91,6 +91,7 @@ struct world {
     int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
     struct world_sides sides;        /* what a canary has of all that */
+    int64_t progress_ns[2];          /* when one of them last got further than ever; of the canary's too */
     int n_held;                      /* of the waiting, those that the policy holds back */
     struct holds holds;              /* their reasons */
     int n_parked;                    /* of the waiting, those whose KV is kept */
@@ -210,6 +211,8 @@ void world_leave_behind(struct world *w);
  * and stranded give it back and keep their place. Returns how many; *next_ns:
  * when the next is due (INT64_MAX: none). */
 int world_unpark(struct world *w, int64_t now_ns, int64_t *next_ns);
+/* What it has computed may be more than ever before. */
+void world_note_progress(struct world *w, struct request *r, int64_t now_ns);
 /* KV up to n_computed is there: publishes blocks that became full. */
 void world_commit(struct world *w, struct request *r, int n_computed);
 /* The one ending: leaves its queue, gives its blocks back, frees the request. */

@@ -60,12 +60,6 @@ enum { N_BEFORE = 40, N_AFTER = 20, MAX_TURNS = 20000 };
 
 static struct buf fcfs;
 
-static void make_live(struct rig *t, const char *name, const char *source)
-{
-    if (rig_swap(t, name, source))
-        fail_msg("%s", t->reply.data);
-}
-
 static void tell(struct rig *t, enum engine_in kind, const char *params)
 {
     rig_post(t, kind, params ? mem_strdup(params) : NULL, params ? strlen(params) : 0);
@@ -83,7 +77,7 @@ static void take_over(struct rig *t, enum way way)
 {
     switch (way) {
     case SWAP:
-        make_live(t, "fcfs", fcfs.data);
+        rig_live(t, "fcfs", fcfs.data);
         break;
     case ROLLBACK:
         tell(t, IN_ROLLBACK, NULL);
@@ -158,8 +152,8 @@ static void run_seed(uint64_t seed, enum way way)
                                      .ffn = n > 1 && seed % 3 ? &pool : NULL,
                                      .blocks = 60 + (int)rng_below(&rng, 200)});
     if (way == ROLLBACK || way == FALL_TO_THE_ONE_BEFORE)
-        make_live(&t, "fcfs", fcfs.data);
-    make_live(&t, "wild", wild);
+        rig_live(&t, "fcfs", fcfs.data);
+    rig_live(&t, "wild", wild);
     set(&t, "{\"seed\": %d, \"wild\": true, \"every\": %d}", seed, 1 + rng_below(&rng, 10));
     int64_t gap = 1000000 + (int64_t)rng_below(&rng, 4000000);
     uint64_t last = N_BEFORE / 4 + rng_below(&rng, N_BEFORE);

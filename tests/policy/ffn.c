@@ -202,12 +202,6 @@ static const char *policy_of(const char *params, const char *code)
     return text;
 }
 
-static void make_live(struct rig *t, const char *name, const char *source)
-{
-    if (rig_swap(t, name, source))
-        fail_msg("%s", t->reply.data);
-}
-
 /* Layers that some group sends rows for, groups to come included. */
 static int sent(const struct rig *t)
 {
@@ -235,11 +229,11 @@ static struct ffn_setup two_layers(void)
 static void open_sending(struct rig *t, const struct ffn_setup *f)
 {
     rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 16384, .ffn = f});
-    make_live(t, "plain", policy_of("", ""));
-    make_live(t, "sender",
-              policy_of("fall = { default = false }", "if p.fall then error('as told') end act.ffn('all', 'cas')"
-                                                      " if view.replicas == 0 then act.weights('all', 'replicated', "
-                                                      "{ layers = { 0, 0 } }) end"));
+    rig_live(t, "plain", policy_of("", ""));
+    rig_live(t, "sender",
+             policy_of("fall = { default = false }", "if p.fall then error('as told') end act.ffn('all', 'cas')"
+                                                     " if view.replicas == 0 then act.weights('all', 'replicated', "
+                                                     "{ layers = { 0, 0 } }) end"));
     for (int i = 0; i < 8; i++)
         rig_submit(t, "", 20, 60);
     rig_run_until(t, clock_now(&t->clock) + 10000000);
@@ -255,7 +249,7 @@ static void a_policy_that_goes_takes_its_ways_with_it(void **state)
         struct rig t;
         open_sending(&t, &f);
         if (way == 0) {
-            make_live(&t, "next", policy_of("", ""));
+            rig_live(&t, "next", policy_of("", ""));
         } else if (way == 1) {
             tell(&t, IN_ROLLBACK, NULL);
             assert_int_equal(t.reply_code, 0);
@@ -286,12 +280,12 @@ static void a_swap_that_is_refused_changes_no_way(void **state)
                          0);
     assert_int_equal(sent(&t), 10);
     assert_int_equal(world_count_replicas(engine_world(t.engine), REPLICA_HERE), 1);
-    make_live(&t, "starts",
-              "return { api = 1, doc = 'x', start = function(node, act) if node.ffn then act.ffn('all', "
-              "'cas', { layers = { 1, 1 } }) act.weights('all', 'replicated', { layers = { 0, 0 } }) end end, step = "
-              "function(view, act) for _, g in "
-              "ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if "
-              "b.tokens > 0 then act.forward(g, b) end end end }");
+    rig_live(&t, "starts",
+             "return { api = 1, doc = 'x', start = function(node, act) if node.ffn then act.ffn('all', "
+             "'cas', { layers = { 1, 1 } }) act.weights('all', 'replicated', { layers = { 0, 0 } }) end end, step = "
+             "function(view, act) for _, g in "
+             "ipairs(view.idle) do local b = act.batch(g) b:decodes() b:prefill(view.waiting) if "
+             "b.tokens > 0 then act.forward(g, b) end end end }");
     assert_int_equal(sent(&t), 5); /* its own start comes after the end of what was */
     rig_run_until(&t, clock_now(&t.clock) + 10000000);
     assert_int_equal(world_count_replicas(engine_world(t.engine), REPLICA_HERE), 1); /* which keeps the copies */
@@ -317,9 +311,9 @@ static void what_crosses_between_ranks_is_counted_and_shown(void **state)
     struct rig t;
     ops.finish = finish_pooled;
     rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .ffn = &f, .ops = &ops});
-    make_live(&t, "looks",
-              policy_of("", "local g = view.groups[1] if g and g.ffn ~= 'local' and g.steps > 0 and view.fetch_ms == 0 "
-                            "then error('no fact') end"));
+    rig_live(&t, "looks",
+             policy_of("", "local g = view.groups[1] if g and g.ffn ~= 'local' and g.steps > 0 and view.fetch_ms == 0 "
+                           "then error('no fact') end"));
     rig_submit(&t, "", 20, 30);
     rig_settle(&t);
     rig_check(&t);

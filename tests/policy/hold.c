@@ -20,8 +20,6 @@ static void load(struct rig *t, const char *source)
         fail_msg("%s\n%s", source, t->reply.data);
 }
 
-#define SECONDS(n) ((int64_t)((n)*1e9))
-
 static void in_seconds(struct rig *t, double s)
 {
     rig_run_until(t, clock_now(&t->clock) + SECONDS(s));

@@ -43,18 +43,12 @@ static const char *said(struct rig *t)
     return "";
 }
 
-static void make_live(struct rig *t, const char *name, const char *source)
-{
-    if (rig_swap(t, name, source))
-        fail_msg("%s: %s", name, t->reply.data);
-}
-
 static void the_policy_sees_them_and_nobody_is_thrown_out(void **state)
 {
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.seqs = 8, .batched = 64});
-    make_live(&t, "p", policy);
+    rig_live(&t, "p", policy);
     const struct world *w = engine_world(t.engine);
     for (int i = 0; i < 12; i++)
         rig_submit(&t, "a", 5, 40 + i);
@@ -104,12 +98,12 @@ static void a_later_policy_is_told_at_its_start(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.seqs = 8, .batched = 64});
-    make_live(&t, "p", policy);
+    rig_live(&t, "p", policy);
     assert_int_equal(order(&t, "{\"max_num_seqs\": 5}"), 0);
     assert_int_equal(rig_swap(&t, "q", not_five), E_POLICY);
     assert_non_null(strstr(t.reply.data, "told of five"));
     assert_int_equal(order(&t, "{\"max_num_seqs\": 3}"), 0);
-    make_live(&t, "q", not_five);
+    rig_live(&t, "q", not_five);
     rig_close(&t);
 }
 
@@ -119,12 +113,12 @@ static void a_probation_ends_undecided(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.seqs = 8, .batched = 64, .probation_s = 2});
-    make_live(&t, "p", policy);
+    rig_live(&t, "p", policy);
     for (int i = 0; i < 100; i++) {
         rig_submit(&t, "a", 5, 10);
         rig_run_until(&t, clock_now(&t.clock) + 20000000);
     }
-    make_live(&t, "q", policy);
+    rig_live(&t, "q", policy);
     assert_int_equal(order(&t, "{\"max_num_seqs\": 1}"), 0);
     for (int i = 0; i < 100; i++) {
         rig_submit(&t, "a", 5, 10);

@@ -84,12 +84,6 @@ static void policy_text(struct rig *t, const char *object, const char *name, cha
     json_free(root);
 }
 
-static void make_live(struct rig *t, const char *name, const char *source)
-{
-    if (rig_swap(t, name, source))
-        fail_msg("%s: %s", name, t->reply.data);
-}
-
 static const char *live_policy(struct rig *t)
 {
     return engine_policy(t->engine)->name;
@@ -123,9 +117,9 @@ static void harm_goes_back_by_itself(void **state)
         char reason[500];
         open_loaded(&t, &l, 5 + i, 1);
         l.rate = harms[i].rate;
-        make_live(&t, "good", good);
+        rig_live(&t, "good", good);
         drive(&t, &l, 2 * PROBATION_S);
-        make_live(&t, harms[i].name, harms[i].source);
+        rig_live(&t, harms[i].name, harms[i].source);
         policy_text(&t, "last_probation", "reason", reason, sizeof reason);
         assert_non_null(strstr(reason, "not enough before the swap to compare"));
         double swapped = (double)clock_now(&t.clock) * 1e-9;
@@ -185,12 +179,12 @@ static void state_and_texts_are_those_of_before(void **state)
         struct load l;
         double least, most, before;
         open_loaded(&t, &l, 9, 1);
-        make_live(&t, "counts", counts);
+        rig_live(&t, "counts", counts);
         drive(&t, &l, 2 * PROBATION_S);
         keys_of(&t, &least, &before);
         assert_true(before > 100 && before < 1e5);
         if (swapped)
-            make_live(&t, "counts_on", counts_on);
+            rig_live(&t, "counts_on", counts_on);
         for (int k = 0; k < 20 && swapped && strcmp(live_policy(&t), "counts"); k++) {
             drive(&t, &l, PROBATION_S / 20);
             keys_of(&t, &least, &most);
@@ -235,9 +229,9 @@ static void the_harmless_are_kept(void **state)
         open_loaded(&t, &l, 100 + (uint64_t)i, i % 3 ? 1 : 2); /* shift runs one group, as was before it */
         l.bursty = i % 2;
         l.rate = RATE * (i % 3 ? 2 : 1) * (0.4 + 1.1 * rng_unit(&rng));
-        make_live(&t, "good", good);
+        rig_live(&t, "good", good);
         drive(&t, &l, PROBATION_S * (1.1 + rng_unit(&rng)));
-        make_live(&t, "other", i % 3 ? good : shift.data);
+        rig_live(&t, "other", i % 3 ? good : shift.data);
         for (int k = 0; k < 12 && t.n_told < 2; k++)
             drive(&t, &l, PROBATION_S / 4);
         policy_text(&t, "last_probation", "outcome", outcome, sizeof outcome);
@@ -299,7 +293,7 @@ static void predictions_are_looked_back_at(void **state)
             .is_made = true, .is_strict = x->is_strict, .n_requests = 500, .shadow = {.n_asked = 10, .n_equal = 9}};
         p.changes[PREDICTED_TPOT] = (struct predicted_change){x->tpot, x->tpot, x->tpot, !isnan(x->tpot)};
         open_loaded(&t, &l, 40, 1);
-        make_live(&t, "good", good);
+        rig_live(&t, "good", good);
         drive(&t, &l, 2 * PROBATION_S);
         make_live_as_predicted(&t, good, p);
         assert_true(rig_state(&t, "policy.probation.prediction.shadow.equal") == 0.9);
@@ -345,7 +339,7 @@ static void a_rank_that_fails_is_no_policys_fault(void **state)
         drive(&t, &l, 2 * PROBATION_S);
         fail_at_step = (uint64_t)(rig_metric(&t, "moonshift:steps_total{engine=\"0\",model_name=\"sim\"}") * 0.6);
         assert_true(rig_metric(&t, "moonshift:ranks_alive{engine=\"0\",model_name=\"sim\"}") == 2);
-        make_live(&t, "good", good);
+        rig_live(&t, "good", good);
         drive(&t, &l, PROBATION_S);
         policy_text(&t, "last_probation", "outcome", outcome, sizeof outcome);
         policy_text(&t, "last_probation", "reason", reason, sizeof reason);
@@ -388,12 +382,12 @@ static void whatever_comes_ends_it_first(void **state)
     struct load l;
     open_loaded(&t, &l, 1, 1);
     is_on(&t, "off"); /* the policy of the start is on no probation */
-    make_live(&t, "one", good);
+    rig_live(&t, "one", good);
     is_on(&t, "on");
     assert_int_equal(t.n_told, 0);
     assert_int_not_equal(rig_swap(&t, "bad", "return { api = 1, step = 5 }"), 0); /* a refused swap ends nothing */
     is_on(&t, "on");
-    make_live(&t, "two", good);
+    rig_live(&t, "two", good);
     ends_as(&t, "replaced", "two has taken its place");
     is_on(&t, "on");
     rig_post(&t, IN_ROLLBACK, NULL, 0);
@@ -402,7 +396,7 @@ static void whatever_comes_ends_it_first(void **state)
     ends_as(&t, "recalled", "an operator has rolled it back");
     is_on(&t, "off");              /* what was live before is on none */
     assert_int_equal(t.n_told, 0); /* who ordered it knows */
-    make_live(&t, "broken", broken);
+    rig_live(&t, "broken", broken);
     rig_post(&t, IN_PARAMS, mem_strdup("{\"budget\":7}"), 12);
     drive(&t, &l, 0.5);
     assert_string_equal(live_policy(&t), "one");
@@ -410,7 +404,7 @@ static void whatever_comes_ends_it_first(void **state)
     is_on(&t, "off");
     assert_non_null(strstr(t.told, "\"event\":\"withdraw\""));
     assert_int_equal(t.n_told, 1);
-    make_live(&t, "two", good);
+    rig_live(&t, "two", good);
     rig_settle(&t);
     rig_run_until(&t, clock_now(&t.clock) + (int64_t)(PROBATION_S * 9.5e9)); /* nobody comes: it waits, up to a limit */
     is_on(&t, "on");
@@ -435,7 +429,7 @@ static void it_can_be_off(void **state)
     (void)state;
     struct rig t;
     rig_open(&t, &(struct rig_knobs){.ranks = 1});
-    make_live(&t, "slow", slow_for_b);
+    rig_live(&t, "slow", slow_for_b);
     is_on(&t, "disabled");
     rig_turn(&t);
     assert_true(engine_next_ns(t.engine) == INT64_MAX);

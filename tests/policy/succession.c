@@ -59,12 +59,6 @@ static const char *source_of(int deed)
     return text;
 }
 
-static void make_live(struct rig *t, const char *name, const char *source)
-{
-    if (rig_swap(t, name, source))
-        fail_msg("%s", t->reply.data);
-}
-
 static void tell(struct rig *t, enum engine_in kind, const char *params)
 {
     rig_post(t, kind, params ? mem_strdup(params) : NULL, params ? strlen(params) : 0);
@@ -100,8 +94,8 @@ static void open_after(struct rig *t, int deed, bool another)
 {
     rig_open(t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .seqs = 17});
     if (another)
-        make_live(t, "plain", plain);
-    make_live(t, "meddler", source_of(deed));
+        rig_live(t, "plain", plain);
+    rig_live(t, "meddler", source_of(deed));
     for (int i = 0; i < N_REQUESTS; i++)
         rig_submit(t, "", 20, 60);
     rig_run_until(t, clock_now(&t->clock) + 20000000);
@@ -130,7 +124,7 @@ static void check_served(struct rig *t, int deed)
 
 static void swap(struct rig *t)
 {
-    make_live(t, "successor", plain);
+    rig_live(t, "successor", plain);
 }
 
 static void roll_back(struct rig *t)
@@ -232,7 +226,7 @@ static void one_step_of_the_native_one_serves_too(void **state)
                  "then act.forward(g, b) end end end }",
                  bad[i]);
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1});
-        make_live(&t, "bad", source);
+        rig_live(&t, "bad", source);
         uint64_t first = rig_submit(&t, "", 20, 5);
         rig_turn(&t);
         tell(&t, IN_PARAMS, "{\"go\": 1}");
@@ -266,7 +260,7 @@ static void a_closed_group_counts_as_room(void **state)
                  "then act.forward(g, b) end end end }",
                  bad[i]);
         rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 40, .starvation_s = 0.05});
-        make_live(&t, "closes", source);
+        rig_live(&t, "closes", source);
         uint64_t small = rig_submit(&t, "", 100, 500), large = rig_submit(&t, "", 380, 230);
         rig_run_until(&t, clock_now(&t.clock) + 20000000);
         tell(&t, IN_PARAMS, "{\"go\": true}");
@@ -285,10 +279,10 @@ static void a_closed_group_counts_as_room(void **state)
  * so that newcomers found no room and the next policy, which can do nothing about it, counted as stalled. */
 static void widen(struct rig *t)
 {
-    make_live(t, "wide",
-              "return { api = 1, doc = 'wide', start = function(node, act) act.bind(node.ranks) end,\n"
-              "step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes()\n"
-              "  b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }");
+    rig_live(t, "wide",
+             "return { api = 1, doc = 'wide', start = function(node, act) act.bind(node.ranks) end,\n"
+             "step = function(view, act) for _, g in ipairs(view.idle) do local b = act.batch(g) b:decodes()\n"
+             "  b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }");
 }
 
 static void who_is_parked_nowhere_begins_again(void **state)
@@ -307,8 +301,8 @@ static void who_is_parked_nowhere_begins_again(void **state)
         char source[2000];
         snprintf(source, sizeof source, meddler, ways[way].parks);
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .blocks = 12});
-        make_live(&t, "plain", plain);
-        make_live(&t, "parks", source);
+        rig_live(&t, "plain", plain);
+        rig_live(&t, "parks", source);
         for (int i = 0; i < 4; i++)
             rig_submit(&t, "", 150, 20);
         rig_run_until(&t, clock_now(&t.clock) + 12000000);
@@ -351,7 +345,7 @@ static void who_binds_its_groups_in_a_full_cache_is_never_stalled(void **state)
                      "  local b = act.batch(g) b:decodes()\n"
                      "  b:prefill(view.waiting) if b.tokens > 0 then act.forward(g, b) end end end }",
                      bound[rng_below(&rng, 3)], (int)rng_below(&rng, 2));
-            make_live(&t, "binds", source);
+            rig_live(&t, "binds", source);
             for (int i = 0; i < 6; i++)
                 rig_submit(&t, "", 20 + (int)rng_below(&rng, 110), 1 + (int)rng_below(&rng, 40));
             rig_run_until(&t, clock_now(&t.clock) + 1000000 * (1 + (int64_t)rng_below(&rng, 30)));
@@ -387,11 +381,11 @@ static void who_comes_back_begins_again(void **state)
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 2});
         for (int i = 0; i < N_REQUESTS; i++)
             rig_submit(&t, "", 20, 200);
-        make_live(&t, "wide", wide);
+        rig_live(&t, "wide", wide);
         rig_run_until(&t, clock_now(&t.clock) + 20000000);
         assert_int_equal(partition_of(&t)->n_groups, 1);
         assert_int_equal(partition_algorithm(engine_world(t.engine), 15), 2); /* also by act.comm in start */
-        make_live(&t, "narrow", narrow);
+        rig_live(&t, "narrow", narrow);
         rig_run_until(&t, clock_now(&t.clock) + 20000000);
         assert_int_equal(partition_of(&t)->n_groups, 4);
         assert_int_equal(partition_algorithm(engine_world(t.engine), 15), 0);
@@ -418,8 +412,8 @@ static void who_cannot_begin_again_is_passed_over(void **state)
         struct rig t;
         char error[600];
         rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .seqs = 17});
-        make_live(&t, "once", once);
-        make_live(&t, "meddler", source_of(0));
+        rig_live(&t, "once", once);
+        rig_live(&t, "meddler", source_of(0));
         for (int i = 0; i < N_REQUESTS; i++)
             rig_submit(&t, "", 20, 60);
         rig_run_until(&t, clock_now(&t.clock) + 20000000);
@@ -462,10 +456,10 @@ static void keys_are_asked_for_anew(void **state)
         rig_open(&t, &(struct rig_knobs){0});
         rig_submit(&t, "", 20, 200);
         snprintf(source, sizeof source, again, "5");
-        make_live(&t, "five", source);
+        rig_live(&t, "five", source);
         assert_true(engine_world(t.engine)->running.items[0]->key == 5);
         snprintf(source, sizeof source, again, "7");
-        make_live(&t, "seven", source);
+        rig_live(&t, "seven", source);
         assert_true(engine_world(t.engine)->running.items[0]->key == 7);
         ways[way](&t);
         assert_true(engine_world(t.engine)->running.items[0]->key == 5);
@@ -533,7 +527,7 @@ static void what_goes_first_is_its_word(void **state)
     snprintf(source, sizeof source, meddler, "assert(act.evict_drafts('largest')) act.wake(5)");
     rig_open(&t, &(struct rig_knobs){.ranks = 1, .seqs = 17});
     ((struct world *)engine_world(t.engine))->drafts = &sources; /* virtual time has none */
-    make_live(&t, "meddler", source);
+    rig_live(&t, "meddler", source);
     rig_run_until(&t, clock_now(&t.clock) + 20000000);
     assert_int_equal(rule, EVICT_OLDEST);
     tell(&t, IN_PARAMS, "{\"go\": true}");
@@ -541,7 +535,7 @@ static void what_goes_first_is_its_word(void **state)
     rig_run_until(&t, clock_now(&t.clock) + 20000000);
     assert_int_equal(rig_state(&t, "policy.strikes"), 0);
     assert_int_equal(rule, EVICT_LARGEST);
-    make_live(&t, "plain", plain);
+    rig_live(&t, "plain", plain);
     assert_int_equal(rule, EVICT_OLDEST);
     ((struct world *)engine_world(t.engine))->drafts = NULL;
     rig_run(&t);

@@ -19,13 +19,15 @@
 #include "lua/host.h"
 #include "lua/nursery.h"
 
-enum { RIG_TAGS = 4096 };
+#define SECONDS(n) ((int64_t)((n)*1e9))
+enum { RIG_TAGS = 4096, RIG_TURNS = 20000 };
 /* No call is slow: what the engine does in virtual time must not depend on how fast the machine is. */
 enum { RIG_SOFT_NS = 2000000000 };
 
 struct rig_knobs {
     int seqs, batched, blocks; /* 0: 16, 64, 256 */
     int ranks, group_size;     /* 0: 1 rank; one group of all */
+    int host_blocks;           /* of host memory for KV; 0: none */
     int fail_rank;             /* fails in its step number fail_at_step (0: never) */
     uint64_t fail_at_step;
     double starvation_s, probation_s; /* 0: off */
@@ -113,6 +115,7 @@ static inline void rig_open(struct rig *t, const struct rig_knobs *k)
     const struct model_config *c = model_config(t->model);
     s.kv_bytes = (size_t)(k->blocks ? k->blocks : 256) * (size_t)c->n_layers *
                  backend_sim()->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
+    s.host_kv_bytes = (size_t)k->host_blocks * s.kv_bytes / (size_t)(k->blocks ? k->blocks : 256);
     if (engine_create(&t->engine, &s, &e))
         fail_msg("%s", e.text);
 }
@@ -150,8 +153,9 @@ static inline void rig_listen(struct rig *t)
 
 static inline void rig_turn(struct rig *t)
 {
-    while (engine_turn(t->engine))
-        ;
+    for (int n = 0; engine_turn(t->engine); n++)
+        if (n == RIG_TURNS)
+            fail_msg("%d turns, and the clock has not moved", n);
     rig_listen(t);
 }
 
@@ -171,6 +175,11 @@ static inline void rig_run_until(struct rig *t, int64_t until)
 static inline void rig_run(struct rig *t)
 {
     rig_run_until(t, INT64_MAX);
+}
+
+static inline void rig_run_for(struct rig *t, int64_t ns)
+{
+    rig_run_until(t, clock_now(&t->clock) + ns);
 }
 
 /* Until no request lives: a policy may want to be woken for ever. */
@@ -228,6 +237,12 @@ static inline int rig_swap(struct rig *t, const char *name, const char *source)
     rig_post(t, IN_POLICY, p, 0);
     rig_turn(t);
     return t->reply_code;
+}
+
+static inline void rig_live(struct rig *t, const char *name, const char *source)
+{
+    if (rig_swap(t, name, source))
+        fail_msg("%s: %s\n%s", name, t->reply.data, source);
 }
 
 /* A number of the engine's state, by a path like "policy.fallback_steps.timeout". */

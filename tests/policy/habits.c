@@ -1,0 +1,195 @@
+/* Whatever a policy makes its habit, every request ends: policies drawn at random by seed, each with a few deeds that
+ * it repeats without end (moving, parking, binding, closing, holding, host memory, serving some only), over little and
+ * much room, on one to eight ranks. Within the bound each is withdrawn, or serves. */
+#include "tests/rig/policy_rig.h"
+
+#include "engine/base/rng.h"
+
+/* A habit: a deed, how often, and about whom. Drawn once, so that what a policy does it does for ever. */
+static const char habitual[] =
+    "local node, draw, turn = nil, nil, 0\n"
+    "local fates, whens = { 'migrate', 'park', 'recompute', 'keep' }, { 'hard', 'drain', 'soft' }\n"
+    "local function any(list) return #list > 0 and list[draw(#list)] or nil end\n"
+    "local function pick(q, how)\n"
+    "  if q.n == 0 then return nil end\n"
+    "  if how == 'any' then return draw(q.n) end\n"
+    "  local best for i = 1, q.n do\n"
+    "    if how == 'red' and q.tenant[i] == 'red' then return i end\n"
+    "    if how == 'old' and (not best or q.id[i] < q.id[best]) then best = i end\n"
+    "    if how == 'new' and (not best or q.id[i] > q.id[best]) then best = i end end\n"
+    "  return best\n"
+    "end\n"
+    "local function each(q, how, f)\n"
+    "  if how ~= 'all' then local i = pick(q, how) if i then f(i) end return end\n"
+    "  for i = 1, q.n do f(i) end\n"
+    "end\n"
+    "local function order(h) return { when = h.when, kv = h.kv, max_wait_ms = h.ms, reason = 'habit' } end\n"
+    "local deeds = {\n"
+    "  remap = function(view, act, h) local r = view.running each(r, h.whom, function(i)\n"
+    "    local to = h.fixed and view.groups[1] or any(view.groups) if to then act.remap(r.id[i], to, h.kv) end end) "
+    "end,\n"
+    "  cover = function(view, act, h) for _, ranks in ipairs(view.cover(h.fixed and h.n or draw(#node.ranks), h.m)) do "
+    "act.bind(ranks, order(h)) end end,\n"
+    "  bind = function(view, act, h) act.bind(any(node.sets), order(h)) end,\n"
+    "  release = function(view, act, h) local g = h.fixed and view.groups[1] or any(view.groups) if g then "
+    "act.release(g, "
+    "order(h)) end end,\n"
+    "  preempt = function(view, act, h) local r = view.running each(r, h.whom, function(i) act.preempt(r.id[i], h.way) "
+    "end) end,\n"
+    "  close = function(view, act, h) local g = h.fixed and view.groups[1] or any(view.groups) if g then "
+    "act.preempt(g, h.when) "
+    "end end,\n"
+    "  open = function(view, act, h) for _, g in ipairs(view.groups) do act.open(g) end end,\n"
+    "  out = function(view, act, h) local r = view.running each(r, h.whom, function(i) act.swap_out(r.id[i]) end) "
+    "end,\n"
+    "  into = function(view, act, h) local w = view.waiting each(w, h.whom, function(i) local g = any(view.idle)\n"
+    "    if w.in_host[i] and g then act.swap_in(w.id[i], g) end end) end,\n"
+    "  hold = function(view, act, h) local w = view.waiting each(w, h.whom, function(i)\n"
+    "    if view.now < 6 then act.hold(w.id[i], 'habit', view.now + 0.3) end end) end,\n"
+    "  sleep = function(view, act, h) act.wake(h.ms) return true end,\n"
+    "  wake = function(view, act, h) act.wake(h.ms) end,\n"
+    "  pool = function(view, act, h) act.weights('all', h.fixed and 'replicated' or 'pooled') act.ffn('all', h.n > 2 "
+    "and 'cas' "
+    "or 'was') end,\n"
+    "  unpark = function(view, act, h) local w = view.waiting each(w, h.whom, function(i) local g = any(view.groups)\n"
+    "    if w.parked[i] and g then act.remap(w.id[i], g, h.kv) end end) end,\n"
+    "}\n"
+    "local serves = {\n"
+    "  function(view, b) b:decodes() b:prefill() end,\n"
+    "  function(view, b) b:prefill(view.waiting, 16, 'any') b:decodes() end,\n"
+    "  function(view, b) if turn % 2 == 0 then b:decodes() else b:prefill() end end,\n"
+    "  function(view, b) local r, w = view.running, view.waiting\n"
+    "    for i = 1, r.n do if r.tenant[i] ~= 'red' then b:add(r.id[i]) end end\n"
+    "    for i = 1, w.n do if w.tenant[i] ~= 'red' then b:add(w.id[i]) end end end,\n"
+    "  function(view, b) local r, w = view.running, view.waiting\n"
+    "    for i = r.n, 1, -1 do b:add(r.id[i], 1) end for i = w.n, 1, -1 do b:add(w.id[i], 5) end end,\n"
+    "  function(view, b) local r, w = view.running, view.waiting\n"
+    "    each(r, 'new', function(i) b:add(r.id[i]) end) each(w, 'new', function(i) b:add(w.id[i]) end) end,\n"
+    "  function(view, b) b:decodes() end,\n"
+    "  function(view, b) b:prefill() end,\n"
+    "  function(view, b) local w = view.waiting for i = w.n, 1, -1 do b:add(w.id[i], 1) end end,\n"
+    "}\n"
+    "return { api = 1, doc = 'habitual',\n"
+    "params = { go = { default = false } },\n"
+    "needs = { 'tenant', 'waiting.parked', 'waiting.in_host', 'waiting.held' },\n"
+    "start = function(facts) node, draw = facts, rng(1) end,\n"
+    "step = function(view, act, p)\n"
+    "  turn = turn + 1\n"
+    "  for _, h in ipairs(p.go and habits or {}) do\n"
+    "    if turn % h.every == h.at % h.every and deeds[h.deed](view, act, h) then return end end\n"
+    "  for _, g in ipairs(view.idle) do local b = act.batch(g)\n"
+    "    if b then serves[p.go and serve or 1](view, b) if b.tokens > 0 then act.forward(g, b) end end end\n"
+    "end }";
+
+static const char *any(struct rng *rng, const char *const *list, int n)
+{
+    return list[rng_below(rng, (uint64_t)n)];
+}
+#define ANY(...)                                                                                                       \
+    any(rng, (const char *const[]){__VA_ARGS__}, (int)(sizeof(const char *const[]){__VA_ARGS__} / sizeof(char *)))
+
+/* What it does and what it serves, as Lua. */
+static void draw_habits(struct rng *rng, int ranks, char *out, size_t n)
+{
+    size_t at =
+        (size_t)snprintf(out, n, "local serve, habits = %d, {\n", rng_below(rng, 3) ? 1 : 1 + (int)rng_below(rng, 9));
+    for (int i = 1 + (int)rng_below(rng, 4); i > 0; i--)
+        at += (size_t)snprintf(out + at, n - at,
+                               "  { deed = '%s', every = %s, at = %d, whom = '%s', fixed = %s, n = %d, m = %d, kv = "
+                               "'%s', when = '%s', ms = "
+                               "%s, way = '%s' },\n",
+                               ANY("remap", "cover", "bind", "release", "preempt", "close", "open", "out", "into",
+                                   "hold", "sleep", "wake", "pool", "unpark"),
+                               ANY("1", "1", "2", "3", "7"), (int)rng_below(rng, 7),
+                               ANY("red", "red", "all", "any", "old", "new"), ANY("true", "false"),
+                               1 + (int)rng_below(rng, (uint64_t)ranks), 1 + (int)rng_below(rng, (uint64_t)ranks),
+                               ANY("migrate", "park", "recompute", "keep"), ANY("hard", "drain", "soft"),
+                               ANY("1", "20", "100"), ANY("hard", "recompute"));
+    snprintf(out + at, n - at, "}\n");
+}
+
+enum { N_FIRST = 6, N_LATER = 100, N_WATCHED = 40, N_AT_MOST = 3000 };
+
+/* One that it lives in: ranks, groups, room, pooled weights and host memory by the seed. */
+static void open_node(struct rig *t, struct rng *rng, struct ffn_setup *pool)
+{
+    static const int ranks[] = {1, 2, 2, 4, 4, 8}, room[] = {30, 40, 64, 128, 512};
+    int n = ranks[rng_below(rng, 6)];
+    *pool = (struct ffn_setup){.n_ranks = n, .n_layers = 2, .n_slots = 2, .tile_bytes = 1 << 20};
+    assert_int_equal(ffn_parse_owners(pool, "layer-mod", NULL), 0);
+    rig_open(t, &(struct rig_knobs){.ranks = n,
+                                    .blocks = room[rng_below(rng, 5)],
+                                    .group_size = n > 1 ? 1 << rng_below(rng, 2) : 0,
+                                    .ffn = n > 1 && rng_below(rng, 4) == 0 ? pool : NULL,
+                                    .host_blocks = rng_below(rng, 2) ? 100 : 0,
+                                    .starvation_s = 0.3});
+}
+
+static int count_ended(const struct rig *t)
+{
+    int n = 0;
+    for (int i = 1; i <= N_WATCHED; i++)
+        n += t->heard[i].n_ends;
+    return n;
+}
+
+/* So many come and then nobody; or they come until the first ones have ended, however long their queue is. */
+static void send(struct rig *t, struct rng *rng, const char *drawn)
+{
+    bool endless = rng_below(rng, 2);
+    int64_t from = clock_now(&t->clock), gap = SECONDS(0.04);
+    int longest = 16 * engine_world(t->engine)->kv.n_blocks / 2;
+    longest = longest < 400 ? longest : 400;
+    if (endless)
+        gap = SECONDS(0.005) + (int64_t)rng_below(rng, SECONDS(0.03));
+    for (int i = 0; endless ? i < N_AT_MOST && count_ended(t) < N_WATCHED : i < N_FIRST + N_LATER; i++) {
+        rig_submit(t, rng_below(rng, 10) ? "blue" : "red", 1 + (int)rng_below(rng, (uint64_t)longest),
+                   1 + (int)rng_below(rng, 40));
+        if (i >= N_FIRST)
+            rig_run_until(t, clock_now(&t->clock) + (int64_t)rng_below(rng, (uint64_t)gap));
+        if (endless && clock_now(&t->clock) - from > SECONDS(25))
+            fail_msg("%d of the first %d have ended after 25 s\n%s", count_ended(t), N_WATCHED, drawn);
+    }
+}
+
+/* The slowest that are lawful sleep for a tenth of a second before each token. */
+static void run_seed(uint64_t seed)
+{
+    struct rig t;
+    struct rng rng;
+    struct ffn_setup pool;
+    char drawn[2000], source[16000];
+    rng_init(&rng, seed);
+    open_node(&t, &rng, &pool);
+    int at = snprintf(drawn, sizeof drawn, "-- seed %d\n", (int)seed);
+    draw_habits(&rng, pool.n_ranks, drawn + at, sizeof drawn - (size_t)at);
+    snprintf(source, sizeof source, "%s%s", drawn, habitual);
+    rig_live(&t, "habitual", source);
+    rig_post(&t, IN_PARAMS, mem_strdup("{\"go\": true}"), 12);
+    rig_turn(&t);
+    send(&t, &rng, drawn);
+    const struct world *w = engine_world(t.engine);
+    for (int64_t from = clock_now(&t.clock); w->requests.n_live && clock_now(&t.clock) - from < SECONDS(300);)
+        rig_run_until(&t, clock_now(&t.clock) + SECONDS(0.05));
+    if (w->requests.n_live)
+        fail_msg("%d live after 300 s\n%s", w->requests.n_live, drawn);
+    for (uint64_t i = 1; i <= t.n_tags; i++)
+        assert_int_equal(t.heard[i].n_ends, 1);
+    rig_check(&t);
+    rig_close(&t);
+}
+
+static void every_request_ends_whatever_the_habits(void **state)
+{
+    (void)state;
+    const char *first = getenv("MOONSHIFT_TEST_SEED"), *n = getenv("MOONSHIFT_TEST_ROUNDS");
+    uint64_t seed = first ? strtoull(first, NULL, 10) : 1;
+    for (int i = n ? atoi(n) : getenv("MOONSHIFT_SLOW") ? 12 : 150; i > 0; i--)
+        run_seed(seed++);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_request_ends_whatever_the_habits)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
