@@ -142,11 +142,13 @@ static void wait_on(struct starve_watch *s, const struct plan *p)
         s->late.since_ns = p->now_ns;
 }
 
-/* Could x have been run in its stead? It ranks after r, has begun since then, and runs where r could. */
+/* Has x begun since then in r's stead? It ranks after r, runs where r could, and came later by the time for which one
+ * may wait: a policy may have an order of its own within that. */
 static bool overtakes(const struct world *w, const struct request *x, const struct request *r, int64_t since_ns)
 {
     const struct group *g = partition_find(&w->partition, x->group);
-    if (x->parent || x->canary != r->canary || x->key <= r->key || x->first_scheduled_ns <= since_ns || !g)
+    bool after = x->key > r->key && x->spec->arrival_ns - r->spec->arrival_ns >= w->limits.starvation_ns;
+    if (x->parent || x->canary != r->canary || !after || x->first_scheduled_ns <= since_ns || !g)
         return false;
     bool tied = r->n_blocks > 0 && !world_in_host(w, r) && r->place != g->place;
     return !tied && kv_blocks_for(&w->kv, g->place, r->n_tokens) <= w->kv.n_blocks;

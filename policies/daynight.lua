@@ -17,14 +17,14 @@ return {
     window = { default = 32, min = 1, max = 256, type = "integer", unit = "requests", doc = "to choose from" },
   },
 
-  needs = { "waiting.arrival", "waiting.remaining" },
+  needs = { "waiting.key", "waiting.remaining" },
 
   step = function(view, act, p)
     day = view.arrival_rate >= p.busy * (day and 0.9 or 1)
     if not day then return lib.serve.all(view, act, p.night_budget) end
     local waiting = view.waiting
     lib.serve.all(view, act, p.day_budget, lib.order.by(view, p.window, function(row)
-      return waiting.arrival[row] + p.patience * (waiting.remaining[row] - view.cached(waiting.id[row])) / 1000
+      return waiting.key[row] + p.patience * (waiting.remaining[row] - view.cached(waiting.id[row])) / 1000
     end))
   end,
 
@@ -36,6 +36,10 @@ return {
       local waiting = { { name = "long", prompt = 900, arrival = 1 }, { name = "short", prompt = 9, arrival = 1.1 } }
       assert(t.step { max_num_seqs = 1, waiting = waiting }[1].name == "long")
       assert(t.step { max_num_seqs = 1, waiting = waiting, params = { busy = 0 } }[1].name == "short")
+    end,
+    ["by day, too, a line of a batch is behind who came later"] = function(t)
+      local waiting = { { name = "line", arrival = 1, offline = true }, { name = "late", arrival = 2 } }
+      assert(t.step { max_num_seqs = 1, waiting = waiting, params = { busy = 0 } }[1].name == "late")
     end,
   },
 }

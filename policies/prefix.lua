@@ -13,12 +13,12 @@ return {
     budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
-  needs = { "waiting.arrival" },
+  needs = { "waiting.key" },
 
   step = function(view, act, p)
     local waiting = view.waiting
     lib.serve.all(view, act, p.budget, lib.order.by(view, p.window, function(row)
-      return p.ageing * waiting.arrival[row] - view.cached(waiting.id[row])
+      return p.ageing * waiting.key[row] - view.cached(waiting.id[row])
     end))
   end,
 
@@ -28,6 +28,12 @@ return {
         max_num_seqs = 1, waiting = { { name = "late", arrival = 2 }, { name = "early", arrival = 1 } },
       }
       assert(plan[1].name == "early")
+    end,
+    ["a line of a batch is behind who came later"] = function(t)
+      local plan = t.step {
+        max_num_seqs = 1, waiting = { { name = "line", arrival = 1, offline = true }, { name = "late", arrival = 2 } },
+      }
+      assert(plan[1].name == "late")
     end,
   },
 }

@@ -20,15 +20,16 @@ return {
     budget = { default = 2048, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
   },
 
-  needs = { "waiting.arrival", "waiting.preempted" },
+  needs = { "waiting.arrival", "waiting.offline", "waiting.preempted" },
 
   step = function(view, act, p)
     local waiting, ids, turn = view.waiting, {}, nil
     local head = view.row(waiting, 1)
     local calm = head and waiting.preempted[head] == 0 and (view.now - waiting.arrival[head]) * 1000 < p.patience_ms
     for k = 1, math.min(waiting.n, p.window) do
-      local id = waiting.id[view.row(waiting, k)]
-      local warm = calm and not turn and k > 1 and view.cached(id) >= p.least
+      local row = view.row(waiting, k)
+      local id, alike = waiting.id[row], waiting.offline[row] == waiting.offline[head]
+      local warm = calm and not turn and k > 1 and alike and view.cached(id) >= p.least
       turn = turn or warm
       table.insert(ids, warm and 1 or k, id)
     end

@@ -38,11 +38,12 @@ static int64_t cost_in(const struct plan *p, const struct group *g, struct reque
     return (need + g->load) / g->n_ranks;
 }
 
-/* Half-way to starving. The group that is soonest now may have no room, or longer prompts, when its turn has come. */
-static bool has_waited_long(const struct plan *p, const struct request *r)
+/* For that part of the time after which it is late. The group that is soonest now may have no room, or longer prompts,
+ * when its turn has come. */
+static bool has_waited(const struct plan *p, const struct request *r, double part)
 {
     int64_t starves_ns = p->world->limits.starvation_ns;
-    return starves_ns && p->now_ns - r->progress_ns > starves_ns / 2;
+    return starves_ns && (double)(p->now_ns - r->progress_ns) > part * (double)starves_ns;
 }
 
 bool route_here(const struct plan_batch *b, struct request *r)
@@ -51,8 +52,8 @@ bool route_here(const struct plan_batch *b, struct request *r)
     if (t->n_groups == 1)
         return true;
     int64_t mine = cost_in(b->plan, b->group, r), other = INT64_MAX;
-    if (mine < INT64_MAX && has_waited_long(b->plan, r))
-        return true;
+    if (has_waited(b->plan, r, mine < INT64_MAX ? 0.5 : 1))
+        return true; /* late, without room: those behind it would take what comes, here and in the next group */
     for (int i = 0; i < t->n_groups; i++) {
         const struct group *g = partition_group(t, i);
         int64_t cost = g == b->group || g->canary != b->group->canary ? INT64_MAX : cost_in(b->plan, g, r);
