@@ -425,7 +425,8 @@ static bool ingest(struct engine *engine)
 static bool may_decide(const struct engine *engine)
 {
     struct view v;
-    if (engine->stopping || (engine->setup.lockstep && timetable_steps(&engine->under_way)))
+    bool waits = engine->setup.lockstep && timetable_steps(&engine->under_way);
+    if (engine->stopping || waits || engine_waits_to_mend(engine))
         return false;
     view_init_of(&v, &engine->world, SIDE_ALL, 0);
     return v.n_idle || (engine->world.partition.free_ranks && !engine->world.partition.n_pending);

@@ -170,6 +170,7 @@ void engine_disk_done(struct engine *engine, struct disk_job *j); /* frees it */
 
 /* mend.c: pooled FFN weights after a rank has failed. False: not yet whole; no step may begin. */
 bool engine_mend(struct engine *engine);
+bool engine_waits_to_mend(const struct engine *engine); /* for what is under way */
 
 /* Ranks have failed: a request that fits none of those left would wait for ever. It ends with an error, now or when it
  * has outgrown them. */

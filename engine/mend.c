@@ -110,11 +110,22 @@ static void give_up(struct engine *engine, const struct err *e)
     end_all(engine, engine->beyond_mending);
 }
 
+static bool is_due(const struct engine *engine)
+{
+    uint64_t gone = engine->world.partition.dead_ranks | engine->failing_ranks;
+    return engine->world.ffn && gone & ~engine->mended_ranks;
+}
+
+bool engine_waits_to_mend(const struct engine *engine)
+{
+    return is_due(engine) && is_under_way(engine);
+}
+
 bool engine_mend(struct engine *engine)
 {
     struct err e = {0};
     int n = 0, rc = 0;
-    if (!engine->world.ffn || !((engine->world.partition.dead_ranks | engine->failing_ranks) & ~engine->mended_ranks))
+    if (!is_due(engine))
         return true;
     world_pool(&engine->world, 0, engine->ffn.n_layers); /* copies go: their memory may be needed */
     engine_post_replicas(engine);

@@ -194,6 +194,30 @@ static void nothing_goes_on_for_ever_at_one_moment(void **state)
     }
 }
 
+/* The layers of a rank that has failed are loaded again when no step runs any more: until then nothing is decided, also
+ * for a policy that wants to be woken. */
+static void nobody_is_woken_before_weights_are_whole(void **state)
+{
+    (void)state;
+    struct rig t;
+    struct ffn_setup pool = {.n_ranks = 4, .n_layers = 2, .n_slots = 2, .tile_bytes = 1 << 20};
+    assert_int_equal(ffn_parse_owners(&pool, "layer-mod", NULL), 0);
+    rig_open(&t, &(struct rig_knobs){.ranks = 4, .group_size = 1, .ffn = &pool, .fail_rank = 1, .fail_at_step = 5});
+    rig_live(&t, "bounds",
+             "return { api = 1, doc = 'x', step = function(view, act) for _, g in ipairs(view.idle) do\n"
+             "  local b = act.batch(g) b:decodes() b:prefill(view.n_running < 2 and view.waiting or {}, 9 + "
+             "8 * g.ranks[1], 'any')\n"
+             "  if b.tokens > 0 then act.forward(g, b) end end act.wake(0.01) end }");
+    for (int i = 0; i < 12; i++)
+        rig_submit(&t, "", 20 + i * 30, 20 + i);
+    run_for(&t, SECONDS(5));
+    for (uint64_t i = 1; i <= t.n_tags; i++)
+        assert_int_equal(t.heard[i].ending, END_LENGTH);
+    assert_int_equal(rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}"), 0);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* Its KV lies where there is no group any more, it is told to begin again, and that is all that the plan says: it is
  * asked again, since the request can run now. */
 static void who_begins_again_can_run_at_once(void **state)
@@ -316,6 +340,7 @@ int main(void)
         cmocka_unit_test(a_misfit_at_the_head_bars_nobody),
         cmocka_unit_test(asking_again_is_no_change),
         cmocka_unit_test(nothing_goes_on_for_ever_at_one_moment),
+        cmocka_unit_test(nobody_is_woken_before_weights_are_whole),
         cmocka_unit_test(who_begins_again_can_run_at_once),
         cmocka_unit_test(pending_orders_hide_no_stall),
         cmocka_unit_test(waiting_for_a_copy_is_no_stall),

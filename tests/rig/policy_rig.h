@@ -161,11 +161,15 @@ static inline void rig_turn(struct rig *t)
 
 static inline void rig_run_until(struct rig *t, int64_t until)
 {
-    for (;;) {
+    for (int n = 0;; n++) {
         rig_turn(t);
         int64_t next = engine_next_ns(t->engine), now = clock_now(&t->clock);
         if (next > until || next == INT64_MAX)
             break;
+        if (next > now)
+            n = 0;
+        else if (n == RIG_TURNS)
+            fail_msg("something is due %d times, and nothing is done about it", n);
         clock_advance_to(&t->clock, next > now ? next : now);
     }
     if (until != INT64_MAX && until > clock_now(&t->clock))
