@@ -472,6 +472,8 @@ static void enact(struct engine *engine, struct plan *p)
     if (p->pressed && engine->world.ffn) /* nobody gives way for blocks that layers have borrowed */
         world_pool(&engine->world, 0, engine->ffn.n_layers);
     engine->live.wake_ns = p->wake_ns;
+    if (p->wake_ns && engine->n_fruitless > MAX_FRUITLESS && p->wake_ns < engine->now_ns + PACE_NS)
+        engine->live.wake_ns = engine->now_ns + PACE_NS;
     world_save_cached(&engine->world, engine->setup.limits.max_num_batched_tokens);
     engine_post_moves(engine);
     engine_post_replicas(engine);
@@ -550,8 +552,7 @@ bool engine_turn(struct engine *engine)
     int n_freed = world_unpark(&engine->world, now, &unpark_ns) + world_let_go(&engine->world, now, false, &let_go_ns);
     engine->due_ns = unpark_ns < let_go_ns ? unpark_ns : let_go_ns;
     if (n_freed)
-        engine->changed =
-            true; /* a request can run now that could not before: if the policy sleeps, nothing else would wake it */
+        engine_note_change(engine); /* if the policy sleeps, nothing else would wake it */
     if (engine->world.partition.dead_ranks)
         engine_end_misfits(engine);
     engine_tend_disk(engine);

@@ -164,6 +164,9 @@ static void nothing_goes_on_for_ever_at_one_moment(void **state)
         "act.weights('all', n % 2 == 0 and 'replicated' or 'pooled') n = n + 1",
         "local w = view.waiting n = n + 1 for i = 1, view.now < 20 and w.n or 0 do\n"
         "  act.hold(w.id[i], (i + n) % 2 == 0 and 'later' or nil, view.now + 5) end",
+        "for i = 1, view.now < 20 and view.waiting.n or 0 do act.hold(view.waiting.id[i], 'later', view.now + 1e-9) "
+        "end",
+        "act.wake(1e-6) if view.now < 4 then return end",
         "for _, g in ipairs(view.groups) do n = n + 1 if g.closed then act.open(g) else act.preempt(g, 'drain') end "
         "end",
     };
