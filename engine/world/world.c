@@ -561,7 +561,9 @@ void world_note_progress(struct world *w, struct request *r, int64_t now_ns)
         return;
     r->n_furthest = r->n_computed;
     r->n_moves = r->n_stops = 0;
-    r->progress_ns = w->progress_ns[r->canary] = now_ns;
+    r->progress_ns = now_ns;
+    if (!r->parent) /* a probe gets nobody further */
+        w->progress_ns[r->canary] = now_ns;
 }
 
 void world_evict_drafts(struct world *w, enum draft_evict rule)

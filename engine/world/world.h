@@ -91,7 +91,7 @@ struct world {
     int64_t waiting_tokens; /* prompt tokens of the waiting, without probes */
     struct tenants tenants;
     struct world_sides sides;        /* what a canary has of all that */
-    int64_t progress_ns[2];          /* when one of them last got further than ever; of the canary's too */
+    int64_t progress_ns[2];          /* when a request last got further than ever; [1]: of the canary's */
     int n_held;                      /* of the waiting, those that the policy holds back */
     struct holds holds;              /* their reasons */
     int n_parked;                    /* of the waiting, those whose KV is kept */

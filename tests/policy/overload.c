@@ -11,13 +11,15 @@ enum { N_REQUESTS = 1500 };
 static void open_node(struct rig *t, struct rng *rng)
 {
     static const int ranks[] = {1, 2, 2, 4, 4, 8}, room[] = {30, 64, 128, 512, 2048}, seats[] = {4, 16, 64};
-    int n = ranks[rng_below(rng, 6)];
+    int n = ranks[rng_below(rng, 6)], blocks = room[rng_below(rng, 5)], seqs = seats[rng_below(rng, 3)];
+    int batched = 64 << rng_below(rng, 3), size = n > 1 ? 1 << rng_below(rng, 2) : 0;
+    bool host = rng_below(rng, 2);
     rig_open(t, &(struct rig_knobs){.ranks = n,
-                                    .blocks = room[rng_below(rng, 5)],
-                                    .seqs = seats[rng_below(rng, 3)],
-                                    .batched = 64 << rng_below(rng, 3),
-                                    .group_size = n > 1 ? 1 << rng_below(rng, 2) : 0,
-                                    .host_blocks = rng_below(rng, 2) ? 100 : 0,
+                                    .blocks = blocks,
+                                    .seqs = seqs,
+                                    .batched = batched,
+                                    .group_size = size,
+                                    .host_blocks = host ? 100 : 0,
                                     .starvation_s = 0.5});
 }
 
@@ -30,8 +32,8 @@ static void send(struct rig *t, struct rng *rng)
     longest = longest < 400 ? longest : 400;
     for (int i = 0; i < N_REQUESTS && clock_now(&t->clock) < SECONDS(12); i++) {
         char tenant[] = {(char)('a' + rng_below(rng, (uint64_t)n_tenants)), 0};
-        struct request_spec *s =
-            rig_spec(t, tenant, 1 + (int)rng_below(rng, (uint64_t)longest), 1 + (int)rng_below(rng, 40));
+        int n_output = 1 + (int)rng_below(rng, 40), n_prompt = 1 + (int)rng_below(rng, (uint64_t)longest);
+        struct request_spec *s = rig_spec(t, tenant, n_prompt, n_output);
         s->priority = ranked ? (int)rng_below(rng, 3) : 0;
         s->offline = ranked && rng_below(rng, 10) == 0;
         s->slo_ttft_ms = rng_below(rng, 20) ? 0 : 100;
@@ -89,7 +91,7 @@ static void shipped_policies_let_nobody_starve(void **state)
     int rounds = n ? atoi(n) : getenv("MOONSHIFT_SLOW") ? 1 : 3;
     for (size_t i = 0; i < sizeof subjects / sizeof *subjects; i++)
         for (int k = 0; k < rounds; k++)
-            overload(&subjects[i], (first ? strtoull(first, NULL, 10) : 550 + 10 * i) + (uint64_t)k);
+            overload(&subjects[i], (first ? strtoull(first, NULL, 10) : 1 + 10 * i) + (uint64_t)k);
 }
 
 int main(void)

@@ -352,6 +352,33 @@ static void nobody_starves_left_to_another_group(void **state)
     rig_close(&t);
 }
 
+/* A group without room for the first of the queue leaves it to another one that has some, and serves those behind it;
+ * but not once it has waited for as long as one may. Here the other one never asks. */
+static void who_is_late_is_left_to_no_other_group(void **state)
+{
+    (void)state;
+    struct rig t;
+    rig_open(&t, &(struct rig_knobs){.ranks = 2, .group_size = 1, .blocks = 20, .starvation_s = 1});
+    rig_live(&t, "starve",
+             "local last = 0 return { api = 1, doc = 'x', step = function(view, act)\n"
+             "  local g = view.idle[1] act.wake(5)\n"
+             "  if not g or g.ranks[1] ~= 0 or (view.n_running == 1 and view.now - last < 0.025) then return end\n"
+             "  local b = act.batch(g) b:decodes() b:prefill() last = view.now\n"
+             "  if b.tokens > 0 then act.forward(g, b) end end }");
+    uint64_t holder = rig_submit(&t, "", 230, 80);
+    rig_run_for(&t, SECONDS(0.1));
+    uint64_t large = rig_submit(&t, "", 200, 5), early = rig_submit(&t, "", 20, 2);
+    rig_run_for(&t, SECONDS(1.03));
+    assert_int_equal(t.heard[early].n_ends, 1);
+    uint64_t behind = rig_submit(&t, "", 20, 2);
+    rig_run_for(&t, SECONDS(0.12));
+    assert_int_equal(t.heard[holder].n_ends + t.heard[large].n_tokens + t.heard[behind].n_tokens, 0);
+    rig_run_for(&t, SECONDS(20));
+    assert_true(t.heard[large].n_ends == 1 && t.heard[behind].n_ends == 1);
+    rig_check(&t);
+    rig_close(&t);
+}
+
 /* Two groups, a prompt at a time in each: one computes what ranks first (blue), the other as well (pink), then so many
  * long prompts that rank last (green), then red, who waits late for all of them. Returns how often it was starved. */
 static int let_pass(int greens)
@@ -419,6 +446,7 @@ int main(void)
         cmocka_unit_test(getting_on_slowly_is_lawful),
         cmocka_unit_test(a_long_queue_in_order_is_not_starvation),
         cmocka_unit_test(nobody_starves_left_to_another_group),
+        cmocka_unit_test(who_is_late_is_left_to_no_other_group),
         cmocka_unit_test(one_long_prompt_is_no_habit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
