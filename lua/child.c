@@ -36,7 +36,7 @@ static void wait_for_turn(struct child *c)
 
 /* ---- what it asks of the engine */
 
-static void go(void *ctx, const struct verb_call *v, struct verb_result *r)
+static int64_t go(void *ctx, const struct verb_call *v, struct verb_result *r)
 {
     struct child *c = ctx;
     struct exchange_page *x = c->page;
@@ -47,11 +47,12 @@ static void go(void *ctx, const struct verb_call *v, struct verb_result *r)
         snprintf(x->verb_text, sizeof x->verb_text, "%s", v->text);
     if (v->list && v->n_list)
         memcpy(x->list, v->list, (size_t)v->n_list * sizeof *v->list);
-    exchange_say(x, TURN_ENGINE, SAY_VERB);
+    int64_t waking_ns = exchange_say(x, TURN_ENGINE, SAY_VERB);
     wait_for_turn(c);
     *r = x->result;
     memcpy(c->reason, x->reason, sizeof c->reason);
     r->reason = c->reason;
+    return waking_ns + c->eye.cpu_ns;
 }
 
 static int read_file(void *ctx, const char *name, struct buf *out, struct err *e)

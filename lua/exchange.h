@@ -97,13 +97,14 @@ int exchange_make(struct exchange_page **out, int *file, struct err *e);
 struct exchange_page *exchange_map(int file); /* NULL: the system refused */
 void exchange_unmap(struct exchange_page *x); /* NULL is fine */
 
-/* Says it: the other side has the turn. */
-void exchange_say(struct exchange_page *x, enum exchange_turn to, enum exchange_word w);
+/* Says it: the other side has the turn. Returns what waking it has taken, in CPU time of this thread. */
+int64_t exchange_say(struct exchange_page *x, enum exchange_turn to, enum exchange_word w);
 /* Of one side: whether it pays to look for the turn. Where the other side cannot run meanwhile, since other work has
  * the cores, it does not. */
 struct exchange_eye {
     bool looks;                 /* there is more than one core */
     unsigned n_missed, n_blind; /* times in a row that the turn did not come while it looked; that it has not looked */
+    int64_t cpu_ns;             /* what the last wait took, in CPU time of this thread */
 };
 /* Waits for the turn, up to slice_ns (0: without end). eye NULL: sleeps at once. False: it has not come. */
 bool exchange_wait(struct exchange_page *x, enum exchange_turn mine, int64_t slice_ns, struct exchange_eye *eye);

@@ -22,15 +22,20 @@ static bool is_sample(struct gauge *g)
 bool gauge_begin(struct gauge *g, const struct gauge_limits *l, int64_t now_ns)
 {
     g->began_ns = now_ns;
-    g->cpu_began_ns = g->cpu_ns = g->bytecodes = 0;
+    g->cpu_began_ns = g->cpu_ns = g->bytecodes = g->outside_ns = 0;
     if (!l->bytecodes)
         return g->counting = false;
     bool close = g->n_close > 0;
     g->n_close -= close;
     g->counting = is_sample(g) || close || g->closely;
     if (close && g->purse_ns < 0) /* else it could not be slow */
-        g->cpu_began_ns = clock_thread_cpu();
+        g->cpu_began_ns = gauge_cpu(g);
     return g->counting;
+}
+
+int64_t gauge_cpu(const struct gauge *g)
+{
+    return clock_thread_cpu() - g->outside_ns;
 }
 
 /* Pays for a call out of what the time since the last one has brought in. */
@@ -58,6 +63,6 @@ enum verdict gauge_end(struct gauge *g, const struct gauge_limits *l, int64_t no
     if (heavy)
         return VERDICT_HEAVY;
     if (late && overdrawn && g->cpu_began_ns)
-        g->cpu_ns = clock_thread_cpu() - g->cpu_began_ns;
+        g->cpu_ns = gauge_cpu(g) - g->cpu_began_ns;
     return g->cpu_ns > l->cpu_ns ? VERDICT_SLOW : VERDICT_OK;
 }

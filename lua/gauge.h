@@ -3,7 +3,8 @@
  * engine something. Counting halves the interpreter's speed, and reading the CPU clock costs more than a good call, so
  * only one call in some is counted to its end, and a call that was late or executed too much is followed by one that is
  * measured closely. Owned by one machine. Invariant: a call is not charged for time in which another process had the
- * core. */
+ * core, nor for what it
+ * takes to wait for the engine, where it runs in a process of its own. */
 #ifndef LUA_GAUGE_H
 #define LUA_GAUGE_H
 
@@ -29,11 +30,14 @@ struct gauge {
     /* the call under way */
     bool counting;
     int64_t bytecodes, began_ns, cpu_began_ns, cpu_ns; /* CPU: 0: not measured */
+    int64_t outside_ns; /* of the CPU time, what went by waiting for the engine: whoever waits adds it */
 };
 
 /* Begins a call. The machine adds up g->bytecodes: to the end where g->counting says so, which is returned, else as far
  * as it likes. */
 bool gauge_begin(struct gauge *g, const struct gauge_limits *l, int64_t now_ns);
+/* CPU time of the call under way, from any beginning. */
+int64_t gauge_cpu(const struct gauge *g);
 /* Ends it: OK, SLOW or HEAVY. */
 enum verdict gauge_end(struct gauge *g, const struct gauge_limits *l, int64_t now_ns);
 

@@ -27,6 +27,7 @@ struct talk {
     int64_t most_ns;    /* wall time; past it, it may go on until it has used as much CPU time more, or for a second */
     /* while it lasts */
     int64_t began_ns, late_cpu_ns;
+    int64_t n_turns; /* that the process took since it was late */
 };
 
 /* What outlasts talks: room for verbs, and how the last one ended. */

@@ -140,7 +140,7 @@ void verb_do(lua_State *L, const struct verb_call *c, struct verb_result *r)
 {
     const struct bind *b = bind_of(L);
     if (b->way.go)
-        b->way.go(b->way.ctx, c, r);
+        vm_of(L)->gauge.outside_ns += b->way.go(b->way.ctx, c, r);
     else
         verb_carry_out(&(struct verb_scope){b->hook, b->facts, b->plan, b->comms}, c, r);
 }

@@ -286,7 +286,7 @@ static bool log_directly(lua_State *L, const char *text)
     if (++b->n_logs > MAX_LOGS)
         return false;
     if (b->way.go)
-        b->way.go(b->way.ctx, &(struct verb_call){.kind = CALL_SAY, .text = text}, &(struct verb_result){0});
+        verb_do(L, &(struct verb_call){.kind = CALL_SAY, .text = text}, &(struct verb_result){0});
     else if (!b->script->opts.quiet)
         log_info("policy", "%s: %s", b->script->name, text);
     return true;

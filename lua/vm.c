@@ -156,7 +156,7 @@ static void watch_closely(struct vm *vm, lua_State *L)
  * the call gets four times as much. */
 static void be_late(struct vm *vm, lua_State *L)
 {
-    int64_t cpu = clock_thread_cpu(), grace = vm->budget.hard_ns / 2, piece = grace / GRACE_PIECES;
+    int64_t cpu = gauge_cpu(&vm->gauge), grace = vm->budget.hard_ns / 2, piece = grace / GRACE_PIECES;
     if (vm->late_cpu_ns)
         vm->grace_ns += cpu - vm->late_cpu_ns < piece ? cpu - vm->late_cpu_ns : piece;
     else

@@ -88,12 +88,15 @@ void admin_refuse_policy(struct http_exchange *x, const char *code, const char *
     char *end = NULL;
     long line = colon ? strtol(colon + 5, &end, 10) : 0;
     bool placed = colon && end > colon + 5 && *end == ':';
+    const char *file = placed ? colon : text; /* "start: error: name.lua:12: reason" */
+    while (file > text && file[-1] != ' ')
+        file--;
     struct buf out = {0};
     buf_puts(&out, "{\"error\":{\"message\":");
     buf_put_json(&out, text, strlen(text));
     buf_printf(&out, ",\"type\":\"policy_error\",\"param\":null,\"code\":\"%s\",\"file\":", code);
     if (placed)
-        buf_put_json(&out, text, (size_t)(colon + 4 - text));
+        buf_put_json(&out, file, (size_t)(colon + 4 - file));
     else
         buf_puts(&out, "null");
     buf_printf(&out, ",\"line\":%ld,\"reason\":", placed ? line : 0);

@@ -2,12 +2,9 @@
 steps are those of one that never drafts. Draft heads: those that are right save steps, those of another model are
 refused. A draft model: it drafts beside the others, and what cannot be is refused. Texts are always the same."""
 
-import array
 import concurrent.futures
 import json
-import math
 import os
-import random
 import re
 import signal
 import socket
@@ -16,6 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, "tests/rig")
+from drafters import echo_heads, small_model
 from file_site import BINARY, ENV, FOLDER, Site, command
 
 KEYS = ["--api-key", "one=anna", "--api-key", "two=bert"]
@@ -138,64 +136,6 @@ def a_next_process_knows_what_was_said(plain, policy):
         assert status == 400 and "--draft-file" in json.dumps(why), why
 
 
-def echo_heads(name, hidden):
-    """An MLP speculator that guesses the token before once more: a head's row is the state that its embedding gives."""
-    vocab, inner, noise = 500, 32, random.Random(3)
-    emb, head = array.array("f"), array.array("f")
-    for _ in range(vocab):
-        row = [noise.uniform(-1, 1) for _ in range(inner)]
-        rms = math.sqrt(sum(x * x for x in row) / inner)
-        emb.extend(row)
-        head.extend(4 * x / rms * (1 + math.erf(x / rms / math.sqrt(2))) for x in row)
-    zeros, ones = (array.array("f", [x]) for x in (0, 1))
-    tensors = {
-        "emb.0.weight": ([vocab, inner], emb),
-        "head.0.weight": ([vocab, inner], head),
-        "proj.0.weight": ([inner, hidden], zeros * (inner * hidden)),
-        "proj.1.weight": ([inner, inner], zeros * (inner * inner)),
-        "ln.0.weight": ([inner], ones * inner),
-        "ln.0.bias": ([inner], zeros * inner),
-    }
-    config = {"architectures": ["MLPSpeculatorPreTrainedModel"], "n_predict": 3, "tie_weights": True}
-    return write_folder(name, {**config, "emb_dim": hidden, "inner_dim": inner, "vocab_size": vocab}, tensors)
-
-
-def write_folder(name, config, tensors):
-    header, body = {}, b""
-    for key, (shape, data) in tensors.items():
-        at = len(body)
-        body += data.tobytes()
-        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [at, len(body)]}
-    text = json.dumps(header).encode()
-    folder = os.path.join(FOLDER.name, name)
-    os.mkdir(folder)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
-        f.write(len(text).to_bytes(8, "little") + text + body)
-    with open(os.path.join(folder, "config.json"), "w") as f:
-        json.dump(config, f)
-    return folder
-
-
-def small_model(name, vocab):
-    """A Llama of one layer, that says whatever it says."""
-    hidden, heads, dim, wide, noise = 64, 2, 32, 96, random.Random(4)
-
-    def matrix(rows, cols):
-        return [rows, cols], array.array("f", (noise.uniform(-1, 1) / math.sqrt(cols) for _ in range(rows * cols)))
-
-    layer = {"self_attn.q_proj": (heads * dim, hidden), "self_attn.k_proj": (dim, hidden)}
-    layer |= {"self_attn.v_proj": (dim, hidden), "self_attn.o_proj": (hidden, heads * dim)}
-    layer |= {"mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden), "mlp.down_proj": (hidden, wide)}
-    tensors = {f"model.layers.0.{key}.weight": matrix(*shape) for key, shape in layer.items()}
-    tensors["model.embed_tokens.weight"] = matrix(vocab, hidden)
-    for norm in ("norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm"):
-        tensors[f"model.{norm}.weight"] = ([hidden], array.array("f", [1]) * hidden)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
-    config |= {"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "num_hidden_layers": 1, "hidden_size": hidden}
-    config |= {"num_attention_heads": heads, "num_key_value_heads": 1, "head_dim": dim, "intermediate_size": wide}
-    return write_folder(name, {**config, "vocab_size": vocab, "tie_word_embeddings": True}, tensors)
-
-
 def heads_that_are_right_save_steps(plain, s):
     once = {"allowed_token_ids": [77]}
     (first, many), (text, few) = steps_of(plain, "again and again", **once), steps_of(s, "again and again", **once)
@@ -205,7 +145,7 @@ def heads_that_are_right_save_steps(plain, s):
 
 
 def heads_of_another_model_are_refused(heads):
-    other = echo_heads("other", 64)
+    other = echo_heads(os.path.join(FOLDER.name, "other"), 64)
     for flags, why in (
         (["--draft-model", other], "hidden states of 64 elements, and those of the model have 128"),
         (["--draft-model", FOLDER.name], "config.json"),
@@ -217,7 +157,7 @@ def heads_of_another_model_are_refused(heads):
 
 
 def draft_heads(plain, folder):
-    heads = echo_heads("heads", 128)
+    heads = echo_heads(os.path.join(FOLDER.name, "heads"), 128)
     policy = os.path.join(folder, "heads.lua")
     with open(policy, "w") as f:
         f.write(ALWAYS.replace("suffix", "heads"))
@@ -230,7 +170,7 @@ def draft_heads(plain, folder):
 
 
 def draft_models_that_cannot_be_are_refused(model, heads):
-    other = small_model("smaller", 400)
+    other = small_model(os.path.join(FOLDER.name, "smaller"), 400)
     config = {"method": "draft_model", "model": model, "num_speculative_tokens": 4}
     for flags, why in (
         (["--draft-model", other], "a vocabulary of 400 tokens, and the model one of 500"),
@@ -263,7 +203,7 @@ def what_it_takes_is_recorded(plain, model, folder):
 
 
 def a_draft_model(plain, folder):
-    model = small_model("small", 500)
+    model = small_model(os.path.join(FOLDER.name, "small"), 500)
     policy = os.path.join(folder, "model.lua")
     with open(policy, "w") as f:
         f.write(ALWAYS.replace("suffix", "model"))

@@ -47,12 +47,12 @@ def complete(site, i=0, key=None, n=12):
     assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == n, (status, text)
 
 
-def crowd(site, n=24):
+def crowd(site, n=24, each=12):
     wrong = []
 
     def one(i):
         try:
-            complete(site, i)
+            complete(site, i, n=each)
         except AssertionError as e:
             wrong.append(e)
 
@@ -165,6 +165,37 @@ def a_killed_one_beside_ends(folder):
         assert now["active"]["name"] == "static" or "still running" in now["last_error"], now
 
 
+# Each request is asked for by a verb of its own, so that the process waits for the engine many times in a call.
+MANY_VERBS = """return { api = 1, doc = "many verbs", needs = { "waiting.id", "running.id" },
+  step = function(view, act)
+    for _, group in ipairs(view.idle) do
+      local batch = act.batch(group)
+      for i = 1, view.running.n do batch:add(view.running.id[i]) end
+      for i = 1, view.waiting.n do batch:add(view.waiting.id[i]) end
+      if batch.tokens > 0 then act.forward(group, batch) end
+    end
+  end }
+"""
+
+
+def a_busy_machine_is_no_strike(folder):
+    source = os.path.join(folder, "many.lua")
+    with open(source, "w") as f:
+        f.write(MANY_VERBS)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * os.cpu_count())]
+    try:
+        with Site(os.path.join(folder, "state"), *ON, "--policy", source) as s:
+            crowd(s, 100, 600)
+            now = json.loads(s.ask("GET", "/admin/policy")[1])
+            slow = metric(s, 'policy_hook_errors_total{hook="step",kind="slow"}')
+    finally:
+        for p in busy:
+            p.kill()
+            p.wait()
+    assert now["active"]["name"] == "many" and not now["withdrawn"], now
+    assert slow < 5 or "MOONSHIFT_SLOW" in os.environ, (slow, now)  # it was 50
+
+
 def sources_are_judged_there(folder):
     with Site(os.path.join(folder, "state"), *ON) as s:
         status, text = s.ask("PUT", "/admin/policies/bad", "return { api = 1, doc = 'x' ")
@@ -224,6 +255,7 @@ cases.run(
         all_end_with_the_server,
         killed_processes_cost_a_step,
         a_killed_one_beside_ends,
+        a_busy_machine_is_no_strike,
         sources_are_judged_there,
         a_replay_on_the_thread_decides_the_same,
         hostile_policies_are_survived,

@@ -38,6 +38,7 @@ def later(what, at=150):
 FAILING = later("error('fifty')")
 STARVING = later("act.wake(0.05) return true")
 ENDLESS = later("local x = 0 for i = 1, 4e6 do x = x + i % 7 end")
+UNFIT = PLAIN.replace("return {", "return { start = function(n) assert(n.max_num_seqs ~= 77, 'not with 77') end,", 1)
 assert len({PLAIN, FAILING, STARVING, ENDLESS}) == 4 and "late(act)" in FAILING
 
 
@@ -139,7 +140,7 @@ def it_predicts_itself():
 
 
 def what_fails_is_told_and_nothing_is_touched():
-    with Server(*FLAGS, policy="static:dp=2") as s:
+    with Server(*FLAGS, "--max-num-seqs", "77", policy="static:dp=2") as s:
         traffic(s)
         before = live(s)
         it = what_if(s, FAILING)
@@ -154,6 +155,8 @@ def what_fails_is_told_and_nothing_is_touched():
         assert it["other"]["ttft_ms"]["p99"] > 1000 > it["live"]["ttft_ms"]["p99"], it["other"]["ttft_ms"]
         broken = what_if(s, FCFS.replace("return {", "return {,", 1), status=400)["error"]
         assert broken["file"] == "mine.lua" and broken["line"] > 0, broken
+        unfit = what_if(s, UNFIT, status=400)["error"]  # its dry runs are on other nodes
+        assert unfit["file"] == "mine.lua" and "not with 77" in unfit["message"], unfit
         assert live(s) == before
         s.complete()
 

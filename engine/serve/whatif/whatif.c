@@ -140,6 +140,15 @@ static void last_words(const struct trial *t, struct buf *out)
     buf_free(&text);
 }
 
+/* Whether the policy itself was what ended the run: on this server's ranks, or with its params, it does not start. */
+static bool is_of_policy(const struct trial *t)
+{
+    char file[WHATIF_NAME + 8];
+    snprintf(file, sizeof file, "%s.lua:", t->ask.other.name);
+    const char *at = t->text.data ? strstr(t->text.data, file) : NULL;
+    return at && (at == t->text.data || at[-1] == ' ');
+}
+
 static int read_result(struct trial *t, struct err *e)
 {
     char path[PATH_BYTES];
@@ -175,6 +184,8 @@ static void collect_run(struct text_job *job)
         buf_puts(&t->text, t->err.text);
     else
         last_words(t, &t->text);
+    if (!good && is_of_policy(t))
+        t->result = WHATIF_REFUSED;
 }
 
 static void collect_done(struct text_job *job)

@@ -56,7 +56,7 @@ struct whatif_ask {
 
 enum whatif_result {
     WHATIF_OK,
-    WHATIF_REFUSED, /* the policy does not load: "name.lua:12: reason" */
+    WHATIF_REFUSED, /* the policy does not load, or not start on these ranks: "name.lua:12: reason" */
     WHATIF_EMPTY,   /* there is no traffic to try it on */
     WHATIF_LATE,
     WHATIF_FAILED,
