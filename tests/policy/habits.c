@@ -3,85 +3,13 @@
  * much room, on one to eight ranks. Within the bound each is withdrawn, or serves. */
 #include "tests/rig/policy_rig.h"
 
+#include "engine/base/file.h"
 #include "engine/base/rng.h"
 #include "engine/canary_order.h"
 
-/* A habit: a deed, how often, and about whom. Drawn once, so that what a policy does it does for ever. */
-static const char habitual[] =
-    "local node, draw, turn = nil, nil, 0\n"
-    "local fates, whens = { 'migrate', 'park', 'recompute', 'keep' }, { 'hard', 'drain', 'soft' }\n"
-    "local function any(list) return #list > 0 and list[draw(#list)] or nil end\n"
-    "local function pick(q, how)\n"
-    "  if q.n == 0 then return nil end\n"
-    "  if how == 'any' then return draw(q.n) end\n"
-    "  local best for i = 1, q.n do\n"
-    "    if how == 'red' and q.tenant[i] == 'red' then return i end\n"
-    "    if how == 'old' and (not best or q.id[i] < q.id[best]) then best = i end\n"
-    "    if how == 'new' and (not best or q.id[i] > q.id[best]) then best = i end end\n"
-    "  return best\n"
-    "end\n"
-    "local function each(q, how, f)\n"
-    "  if how ~= 'all' then local i = pick(q, how) if i then f(i) end return end\n"
-    "  for i = 1, q.n do f(i) end\n"
-    "end\n"
-    "local function order(h, n) local pp = any(node.stages[n or 0] or {})\n"
-    "  local base = h.base and pp and n % pp == 0 and { tp = n / pp, pp = pp } or nil\n"
-    "  return { when = h.when, kv = h.kv, max_wait_ms = h.ms, reason = 'habit', base = base } end\n"
-    "local deeds = {\n"
-    "  remap = function(view, act, h) local r = view.running each(r, h.whom, function(i)\n"
-    "    local to = h.fixed and view.groups[1] or any(view.groups) if to then act.remap(r.id[i], to, h.kv) end end) "
-    "end,\n"
-    "  cover = function(view, act, h) for _, ranks in ipairs(view.cover(h.fixed and h.n or draw(#node.ranks), h.m)) do "
-    "act.bind(ranks, order(h, #ranks)) end end,\n"
-    "  bind = function(view, act, h) local set = any(node.sets) act.bind(set, order(h, #set)) end,\n"
-    "  release = function(view, act, h) local g = h.fixed and view.groups[1] or any(view.groups) if g then "
-    "act.release(g, "
-    "order(h)) end end,\n"
-    "  preempt = function(view, act, h) local r = view.running each(r, h.whom, function(i) act.preempt(r.id[i], h.way) "
-    "end) end,\n"
-    "  close = function(view, act, h) local g = h.fixed and view.groups[1] or any(view.groups) if g then "
-    "act.preempt(g, h.when) "
-    "end end,\n"
-    "  open = function(view, act, h) for _, g in ipairs(view.groups) do act.open(g) end end,\n"
-    "  out = function(view, act, h) local r = view.running each(r, h.whom, function(i) act.swap_out(r.id[i]) end) "
-    "end,\n"
-    "  into = function(view, act, h) local w = view.waiting each(w, h.whom, function(i) local g = any(view.idle)\n"
-    "    if w.in_host[i] and g then act.swap_in(w.id[i], g) end end) end,\n"
-    "  hold = function(view, act, h) local w = view.waiting each(w, h.whom, function(i)\n"
-    "    if view.now < 6 then act.hold(w.id[i], 'habit', view.now + 0.3) end end) end,\n"
-    "  sleep = function(view, act, h) act.wake(h.ms) return true end,\n"
-    "  wake = function(view, act, h) act.wake(h.ms) end,\n"
-    "  pool = function(view, act, h) act.weights('all', h.fixed and 'replicated' or 'pooled') act.ffn('all', h.n > 2 "
-    "and 'cas' "
-    "or 'was') end,\n"
-    "  unpark = function(view, act, h) local w = view.waiting each(w, h.whom, function(i) local g = any(view.groups)\n"
-    "    if w.parked[i] and g then act.remap(w.id[i], g, h.kv) end end) end,\n"
-    "}\n"
-    "local serves = {\n"
-    "  function(view, b) b:decodes() b:prefill() end,\n"
-    "  function(view, b) b:prefill(view.waiting, 16, 'any') b:decodes() end,\n"
-    "  function(view, b) if turn % 2 == 0 then b:decodes() else b:prefill() end end,\n"
-    "  function(view, b) local r, w = view.running, view.waiting\n"
-    "    for i = 1, r.n do if r.tenant[i] ~= 'red' then b:add(r.id[i]) end end\n"
-    "    for i = 1, w.n do if w.tenant[i] ~= 'red' then b:add(w.id[i]) end end end,\n"
-    "  function(view, b) local r, w = view.running, view.waiting\n"
-    "    for i = r.n, 1, -1 do b:add(r.id[i], 1) end for i = w.n, 1, -1 do b:add(w.id[i], 5) end end,\n"
-    "  function(view, b) local r, w = view.running, view.waiting\n"
-    "    each(r, 'new', function(i) b:add(r.id[i]) end) each(w, 'new', function(i) b:add(w.id[i]) end) end,\n"
-    "  function(view, b) b:decodes() end,\n"
-    "  function(view, b) b:prefill() end,\n"
-    "  function(view, b) local w = view.waiting for i = w.n, 1, -1 do b:add(w.id[i], 1) end end,\n"
-    "}\n"
-    "return { api = 1, doc = 'habitual',\n"
-    "needs = { 'tenant', 'waiting.parked', 'waiting.in_host', 'waiting.held' },\n"
-    "start = function(facts) node, draw = facts, rng(1) end,\n"
-    "step = function(view, act, p)\n"
-    "  turn = turn + 1\n"
-    "  for _, h in ipairs(habits) do\n"
-    "    if turn % h.every == h.at % h.every and deeds[h.deed](view, act, h) then return end end\n"
-    "  for _, g in ipairs(view.idle) do local b = act.batch(g)\n"
-    "    if b then serves[serve](view, b) if b.tokens > 0 then act.forward(g, b) end end end\n"
-    "end }";
+/* What habits mean; a policy is this file behind two locals, what it does and what it serves. Drawn once, so that what
+ * a policy does it does for ever. */
+static const char habitual[] = "tests/rig/habitual.lua";
 
 static const char *any(struct rng *rng, const char *const *list, int n)
 {
@@ -101,7 +29,7 @@ static void draw_habit(struct rng *rng, int ranks, struct buf *out)
 {
     buf_printf(out, "  { deed = '%s', ",
                ANY("remap", "cover", "bind", "release", "preempt", "close", "open", "out", "into", "hold", "sleep",
-                   "wake", "pool", "unpark"));
+                   "wake", "pool", "unpark", "shard", "layout", "draft", "probe"));
     buf_printf(out, "every = %s, ", ANY("1", "1", "2", "3", "7"));
     buf_printf(out, "at = %d, ", some(rng, 0, 7));
     buf_printf(out, "whom = '%s', ", ANY("red", "red", "all", "any", "old", "new"));
@@ -150,14 +78,16 @@ static void open_node(struct rig *t, struct rng *rng, struct ffn_setup *pool)
 /* A policy that is not tried before: what is bad is not found out. */
 static void load(struct rig *t, struct rng *rng, struct policy *p)
 {
-    struct buf source = {0};
+    struct buf source = {0}, rest = {0};
     struct err e = {0};
     struct lua_opts opts = t->opts;
     opts.again = true;
+    assert_int_equal(file_read(&rest, habitual, 1 << 20, &e), 0);
     draw_habits(rng, engine_world(t->engine)->shape.n_ranks, &source);
     if (getenv("MOONSHIFT_TEST_SEED"))
         print_message("at %.3f s: %s", (double)clock_now(&t->clock) * 1e-9, source.data);
-    buf_puts(&source, habitual);
+    buf_put(&source, rest.data, rest.len);
+    buf_free(&rest);
     if (lua_policy_load(p, "habitual", source.data, source.len, &opts, NULL, &e))
         fail_msg("%s\n%s", e.text, source.data);
     buf_free(&source);
