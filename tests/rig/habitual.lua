@@ -51,7 +51,8 @@ local deeds = {
     end)
   end,
   cover = function(view, act, h)
-    for _, ranks in ipairs(view.cover(h.fixed and h.n or draw(#node.ranks), h.m)) do act.bind(ranks, order(h, #ranks)) end
+    local many = h.fixed and h.n or draw(#node.ranks)
+    for _, ranks in ipairs(view.cover(many, h.m)) do act.bind(ranks, order(h, #ranks)) end
   end,
   bind = function(view, act, h)
     local set = any(node.sets)
