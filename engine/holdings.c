@@ -85,23 +85,29 @@ static struct holding shared_holding(const struct node *n, const struct engine_s
     return all;
 }
 
+/* What nothing is left of for KV: more than there is in any case, or all of it. */
+static int lacks_memory(const struct holding *h, const struct engine_setup *s, int rank, struct err *e)
+{
+    return err_set(e, E_FULL,
+                   "rank %d needs %.1f MiB for weights (%.1f), slots and working memory, and %s gives it %.1f: raise "
+                   "it%s",
+                   rank, (double)sum_of(h) / 0x1p20, (double)h->weights / 0x1p20,
+                   s->rank_memory ? "--rank-memory" : "--gpu-memory-utilization", (double)h->memory / 0x1p20,
+                   h->draft                    ? ", or lower --draft-kv-memory"
+                   : s->sharded                ? ", or lower --shard-memory"
+                   : s->ffn || s->n_ranks == 1 ? ""
+                                               : ", or pool the FFN weights with --weights pooled, or cut them with "
+                                                 "--weights sharded");
+}
+
 int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *bytes, struct err *e)
 {
     *bytes = SIZE_MAX;
     for (int i = 0; i < n->n_ranks; i++) {
         size_t sharers;
         struct holding h = shared_holding(n, s, i, &sharers);
-        if (s->rank_memory && sum_of(&h) > h.memory)
-            return err_set(
-                e, E_FULL,
-                "rank %d needs %zu bytes for weights (%zu), slots and working memory, and --rank-memory gives "
-                "it %zu: raise it%s",
-                i, sum_of(&h), h.weights, h.memory,
-                h.draft                     ? ", or lower --draft-kv-memory"
-                : s->sharded                ? ", or lower --shard-memory"
-                : s->ffn || s->n_ranks == 1 ? ""
-                                            : ", or pool the FFN weights with --weights pooled, or cut them with "
-                                              "--weights sharded");
+        if (s->rank_memory ? sum_of(&h) > h.memory : !s->kv_bytes && sum_of(&h) >= h.memory)
+            return lacks_memory(&h, s, i, e);
         size_t left = h.memory > sum_of(&h) ? (h.memory - sum_of(&h)) / sharers : 0;
         *bytes = left < *bytes ? left : *bytes;
     }

@@ -175,6 +175,7 @@ static bool run_seed(uint64_t seed)
         fail_msg("%d live after 300 s", w->requests.n_live);
     for (uint64_t i = 1; i <= t.n_tags; i++)
         assert_int_equal(t.heard[i].n_ends, 1);
+    rig_turn(&t); /* the last swap has its answer */
     bool withdrawn = rig_state(&t, "policy.withdrawn") > 0;
     rig_check(&t);
     rig_close(&t);
