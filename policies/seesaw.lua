@@ -92,6 +92,15 @@ local function swap_out_done(view, act, back)
   return n
 end
 
+-- Prompts of which one token is left: batch:prefill takes them for decodes.
+local function add_last_tokens(view, batch)
+  local running = view.running
+  for row = 1, running.n do
+    local mine = running.group[row] == batch.group and running.output[row] == 0
+    if mine and running.remaining[row] == 1 then batch:add(running.id[row]) end
+  end
+end
+
 -- The next come back from host memory while others make tokens, so that no step waits for their copies: as many as find
 -- room beside those that grow.
 local function fetch_ahead(view, act, p, group, kept)
@@ -150,7 +159,7 @@ return {
 
   needs = {
     "waiting.id", "waiting.in_host", "waiting.parked", "waiting.home", "waiting.computed", "running.id",
-    "running.output", "running.blocks", "running.last",
+    "running.output", "running.blocks", "running.last", "running.group", "running.remaining",
   },
 
   start = function(facts, act, p, view)
@@ -167,6 +176,7 @@ return {
     for _, group in ipairs(view.idle) do
       local batch, pp = act.batch(group), group.base.pp
       if phase == "prefill" then
+        add_last_tokens(view, batch)
         batch:prefill(new, p.budget)
         full = batch.tokens == 0 and leave == 0
       else

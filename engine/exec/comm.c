@@ -150,8 +150,7 @@ static int add_sets(struct comm_pool *p, const struct comm_pool_setup *s, struct
     TRY(add_set(p, s, rank_range(0, s->n_ranks), e));
     for (int i = 0; i < s->n_extra; i++) {
         if (s->extra[i] & ~rank_range(0, s->n_ranks))
-            return err_set(e, E_INPUT,
-                           "--comm-sets names rank %d, and the ranks of this node are 0 to %d",
+            return err_set(e, E_INPUT, "--comm-sets names rank %d, and the ranks of this node are 0 to %d",
                            63 - __builtin_clzll(s->extra[i]), s->n_ranks - 1);
         TRY(add_set(p, s, s->extra[i], e));
     }

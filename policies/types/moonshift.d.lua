@@ -139,7 +139,7 @@
 ---@field n_decodes number
 ---@field group number
 ---@field add fun(self: moonshift.Batch, id: number, n: integer?): integer?, string? tokens added
----@field decodes fun(self: moonshift.Batch): integer how many were added
+---@field decodes fun(self: moonshift.Batch): integer how many were added: all of the group that have one token to compute, be it the last one of a prompt
 ---@field prefill fun(self: moonshift.Batch, list: moonshift.Queue|number[]|nil, budget: number?, where: "any"?): integer tokens added
 
 ---@class moonshift.View

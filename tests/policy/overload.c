@@ -68,8 +68,10 @@ static void overload(const struct subject *subject, uint64_t seed)
         rig_settle(&t);
         double starved = rig_metric(&t, "policy_fallback_total{reason=\"starved\"}"),
                stalled = rig_metric(&t, "policy_fallback_total{reason=\"stalled\"}");
+        char why[400];
+        rig_last_error(&t, why, sizeof why);
         if (starved + stalled + rig_state(&t, "policy.withdrawn") > 0)
-            fail_msg("%s, seed %d: starved %g, stalled %g", name, (int)seed, starved, stalled);
+            fail_msg("%s, seed %d: starved %g, stalled %g: %s", name, (int)seed, starved, stalled, why);
         rig_check(&t);
     } else {
         fail_msg("%s: %s", name, t.reply.data);

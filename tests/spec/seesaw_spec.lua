@@ -95,6 +95,10 @@ describe("seesaw", function()
     serves(seesaw { host_kv_blocks = 0 }, crowd(40))
   end)
 
+  it("computes a prompt's last token where it has one seat, and a token a step", function()
+    serves(seesaw { ranks = 1, max_num_seqs = 1, host_kv_blocks = 0, params = { budget = 1 } }, crowd(3, 0, 20, 5))
+  end)
+
   it("lets no first token wait longer than a turn, and a bit", function()
     h.with(seesaw { params = { turn_s = 0.5 }, kv_blocks = 2000, host_kv_blocks = 4000 }, function(e)
       crowd(20, 0, 100, 3000)(e)
