@@ -101,6 +101,15 @@ static size_t usual_room(const struct residency_facts *f, const struct heads *h)
     return 2 * most;
 }
 
+/* A machine that only says what things cost has loaded nothing: what its clock says would be another each time. */
+static double load_rate(const struct node *n, const struct backend_ops *ops, size_t bytes)
+{
+    int64_t ns = n->load_ns;
+    if (!ops->computes)
+        ns = ops->host_copy_ns ? ops->host_copy_ns(rank_device(n->ranks[0]), bytes) : 0;
+    return bytes ? (double)ns / (double)bytes : 0;
+}
+
 int cuts_measure(struct node *n, const struct engine_setup *s, struct err *e)
 {
     struct residency_facts *f = &n->measured;
@@ -113,8 +122,7 @@ int cuts_measure(struct node *n, const struct engine_setup *s, struct err *e)
         for (int tp = 1; sp * tp <= n->n_ranks; tp++)
             if (!layout_refusal(&h, (struct layout){sp, tp, 1}) && (tp > 1 || sp == 1))
                 add_size(n, s, (struct layout){sp, tp, 1}, scale);
-    size_t all = residency_bytes(f, &n->cuts[0]);
-    f->load_ns_per_byte = all ? (double)n->load_ns / (double)all : 0;
+    f->load_ns_per_byte = load_rate(n, s->ops, residency_bytes(f, &n->cuts[0]));
     n->residency = f;
     size_t least = largest(f, f->start);
     f->room = s->shard_memory ? s->shard_memory : usual_room(f, &h);

@@ -337,6 +337,36 @@ def described_machines():
     assert blocks[1] > blocks[0] * 1.5, blocks
 
 
+def shares_of_weights_come_at_the_links_pace(folder):
+    """Before anything was loaded: by the description, not by what this process took to begin. --json says what the
+    policy was told."""
+    with open("models/hardware/a10x8.json") as f:
+        machine = json.load(f)
+    path, out = os.path.join(folder, "asks.lua"), os.path.join(folder, "asks.json")
+    with open(path, "w") as f:
+        f.write("""local asked
+            return { api = 1, doc = "asks what a reshard takes", step = function(view, act)
+              for _, group in ipairs(view.idle) do
+                local r = not asked and group.size == 8 and view.estimate_reshard(group, { pp = 2, tp = 4 })
+                if r then
+                  asked = act.reshard(group, { pp = 2, tp = 4 }, { reason = string.format("%.0f %.6f", r.bytes, r.ms) })
+                else
+                  local batch = act.batch(group)
+                  batch:decodes()
+                  batch:prefill(view.waiting)
+                  if batch.tokens > 0 then act.forward(group, batch) end
+                end
+              end
+            end }""")
+    node = ["--hardware", "a10x8", "--model", "llama-3-15b", "--weights", "sharded", "--json", out]
+    good(*node, "--trace", "batch:requests=60,input=200,output=20", "--policy", path)
+    with open(out) as f:
+        reason = json.load(f)["runs"][0]["switches"][0]["reason"]
+    moved, ms = map(float, reason.split())
+    pace = machine["host_link_bytes_per_s"]["v"] * machine["link_share"]["v"]
+    assert abs(ms / (moved / 8 / pace * 1e3) - 1) < 0.01, (reason, pace)
+
+
 def drafts_are_modelled(folder):
     """Right draft tokens save steps, wrong ones cost rows, and the answers are as long as without; two runs are the
     same bytes, and who drafts is not asked where nothing is modelled."""
@@ -711,6 +741,7 @@ with tempfile.TemporaryDirectory() as where:
         pictures_of_the_pages,
         what_was_not_measured_is_flagged,
         pooled_weights,
+        shares_of_weights_come_at_the_links_pace,
         drafts_are_modelled,
         formats,
         mistakes,

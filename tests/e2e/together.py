@@ -184,6 +184,8 @@ class Round:
             return self.note(f"no batch: {status}")
         order = {"input_file_id": file["id"], "endpoint": url, "completion_window": "24h"}
         status, b = server.json("POST", "/v1/batches", json.dumps(order))
+        if server.ending:
+            return self.note("the end came before a batch")
         assert status == 200, b
         cancelled = rng.random() < 0.2
         if cancelled:
