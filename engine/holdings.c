@@ -1,5 +1,7 @@
 #include "engine/holdings.h"
 
+#include <stdio.h>
+
 #include "engine/base/log.h"
 
 /* Of one rank. */
@@ -85,19 +87,32 @@ static struct holding shared_holding(const struct node *n, const struct engine_s
     return all;
 }
 
-/* What nothing is left of for KV: more than there is in any case, or all of it. */
-static int lacks_memory(const struct holding *h, const struct engine_setup *s, int rank, struct err *e)
+/* What could be done, where ranks have memories of their own or share one. */
+static const char *remedy(const struct holding *h, const struct engine_setup *s, size_t sharers)
 {
-    return err_set(e, E_FULL,
-                   "rank %d needs %.1f MiB for weights (%.1f), slots and working memory, and %s gives it %.1f: raise "
-                   "it%s",
-                   rank, (double)sum_of(h) / 0x1p20, (double)h->weights / 0x1p20,
+    if (h->draft)
+        return ", or lower --draft-kv-memory";
+    if (s->sharded)
+        return ", or lower --shard-memory";
+    if (sharers > 1)
+        return ", or lower --max-num-batched-tokens or --ranks";
+    if (s->ffn || s->n_ranks == 1)
+        return "";
+    return ", or pool the FFN weights with --weights pooled, or cut them with --weights sharded";
+}
+
+/* Nothing is left for KV, and a larger KV cache is no remedy. */
+static int lacks_memory(const struct holding *h, const struct engine_setup *s, int rank, size_t sharers, struct err *e)
+{
+    char who[64];
+    if (sharers > 1)
+        snprintf(who, sizeof who, "%zu ranks that share a memory need", sharers);
+    else
+        snprintf(who, sizeof who, "rank %d needs", rank);
+    return err_set(e, E_FULL, "%s %.1f MiB for weights (%.1f), slots and working memory, and %s gives %.1f: raise it%s",
+                   who, (double)sum_of(h) / 0x1p20, (double)h->weights / 0x1p20,
                    s->rank_memory ? "--rank-memory" : "--gpu-memory-utilization", (double)h->memory / 0x1p20,
-                   h->draft                    ? ", or lower --draft-kv-memory"
-                   : s->sharded                ? ", or lower --shard-memory"
-                   : s->ffn || s->n_ranks == 1 ? ""
-                                               : ", or pool the FFN weights with --weights pooled, or cut them with "
-                                                 "--weights sharded");
+                   remedy(h, s, sharers));
 }
 
 int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *bytes, struct err *e)
@@ -107,7 +122,7 @@ int holdings_for_kv(const struct node *n, const struct engine_setup *s, size_t *
         size_t sharers;
         struct holding h = shared_holding(n, s, i, &sharers);
         if (s->rank_memory ? sum_of(&h) > h.memory : !s->kv_bytes && sum_of(&h) >= h.memory)
-            return lacks_memory(&h, s, i, e);
+            return lacks_memory(&h, s, i, sharers, e);
         size_t left = h.memory > sum_of(&h) ? (h.memory - sum_of(&h)) / sharers : 0;
         *bytes = left < *bytes ? left : *bytes;
     }

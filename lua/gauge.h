@@ -3,8 +3,7 @@
  * engine something. Counting halves the interpreter's speed, and reading the CPU clock costs more than a good call, so
  * only one call in some is counted to its end, and a call that was late or executed too much is followed by one that is
  * measured closely. Owned by one machine. Invariant: a call is not charged for time in which another process had the
- * core, nor for what it
- * takes to wait for the engine, where it runs in a process of its own. */
+ * core, nor for what it takes to wait for the engine, where it runs in a process of its own. */
 #ifndef LUA_GAUGE_H
 #define LUA_GAUGE_H
 

@@ -24,7 +24,8 @@ struct talk {
     bool quiet;
     const char *folder; /* of libraries that it may ask for; NULL: none */
     struct libs *libs;  /* those that were read for it */
-    int64_t most_ns;    /* wall time; past it, it may go on until it has used as much CPU time more, or for a second */
+    int64_t most_ns;    /* wall time; past it, it may go on until it has used as much CPU time more, and a bit for
+                         * each turn, or for a second */
     /* while it lasts */
     int64_t began_ns, late_cpu_ns;
     int64_t n_turns; /* that the process took since it was late */

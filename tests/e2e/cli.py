@@ -101,6 +101,13 @@ def too_little_memory_says_what_fits():
     m = re.search(r"would have 1000 bytes for each rank, and the least that serves is (\d+) ", err(none))
     assert none.returncode == 1 and m and "lower --max-model-len" not in err(none), err(none)
     assert run("serve", *DUMMY, "--dry-run", "--kv-cache-memory-bytes", m.group(1), "--port", "0").returncode == 0
+    ranks = ["--hf-config", "tests/data/sim_ranks.json", "--load-format", "dummy", "--ranks", "2", "--dry-run"]
+    full = run("serve", *ranks, "--gpu-memory-utilization", "0.001", "--port", "0")
+    assert full.returncode == 1 and "2 ranks that share a memory need" in err(full), err(full)
+    full = run("serve", *ranks, "--rank-memory", "1MiB", "--port", "0")
+    assert full.returncode == 1 and re.search("rank 0 needs .* --weights pooled", err(full)), err(full)
+    away = run("serve", *ranks, "--comm-sets", "0-2", "--port", "0")
+    assert away.returncode == 1 and "--comm-sets names rank 2" in err(away), err(away)
     gpu = run("serve", *DUMMY, "--dry-run", "-ngl", "99")
     assert gpu.returncode == 2 and "--device cuda takes GPUs" in err(gpu), err(gpu)
     misspelt = run("serve", *DUMMY, "--dry-run", env={"MOONSHIFT_MAX_MODEL_LENGTH": "64"})
