@@ -28,8 +28,8 @@ return {
     end))
   end,
 
-  export = function() return day end,
-  import = function(state) day = state end,
+  export = function() return { day = day } end,
+  import = function(state) day = type(state) == "table" and state.day == true end,
 
   tests = {
     ["by night the first to come, by day the shorter one"] = function(t)

@@ -63,9 +63,14 @@ return {
     if (counter[tenant] or 0) <= clock then counter[tenant], guess[tenant] = nil, nil end
   end,
 
-  -- Whoever is in the queue at a swap is asked for again, and charged then: only the clock crosses.
+  -- Whoever is in the queue at a swap is asked for again, and charged then: only the clock crosses. It may be another
+  -- policy's state.
   export = function() return { clock = clock, guess = guess } end,
-  import = function(state) clock, guess = state.clock or 0, state.guess or {} end,
+  import = function(state)
+    local theirs = type(state) == "table" and state or {}
+    clock = type(theirs.clock) == "number" and theirs.clock or 0
+    guess = type(theirs.guess) == "table" and theirs.guess or {}
+  end,
 
   tests = {
     ["tenants take turns"] = function(t)

@@ -43,8 +43,12 @@ return {
     guess[request.tenant] = before + 0.2 * (request.output - before)
   end,
 
-  export = function() return guess end,
-  import = function(state) guess = state end,
+  -- It may be another policy's state.
+  export = function() return { guess = guess } end,
+  import = function(state)
+    local theirs = type(state) == "table" and state.guess
+    guess = type(theirs) == "table" and theirs or {}
+  end,
 
   tests = {
     ["a short one goes first, a long one that has waited before it"] = function(t)

@@ -230,8 +230,8 @@
 ---@field step fun(view: moonshift.View, act: moonshift.Act, p: table<string, any>) required
 ---@field admit (fun(request: moonshift.Request, view: moonshift.View, act: moonshift.Act, p: table<string, any>): number?)? a request arrives
 ---@field finish fun(request: moonshift.Request, view: moonshift.View, p: table<string, any>)? a request has ended
----@field export (fun(): any)? what crosses a swap: plain data, at most 8 levels and 64 KiB. import runs before start
----@field import fun(state: any)? what crosses a swap: plain data, at most 8 levels and 64 KiB. import runs before start
+---@field export (fun(): any)? what crosses a swap: plain data, at most 8 levels and 64 KiB. import runs before start, and state is what the policy before has exported, which may be quite another one: look before you take it
+---@field import fun(state: any)? what crosses a swap: plain data, at most 8 levels and 64 KiB. import runs before start, and state is what the policy before has exported, which may be quite another one: look before you take it
 ---@field tests table<string, fun(t: moonshift.Test)>? functions by name, run before the policy may go live
 ---@field fits (fun(node: moonshift.Node, p: table<string, any>): boolean, string?)? are these parameters possible on this node? Returns true, or false and a text that says what would be
 

@@ -36,6 +36,29 @@ describe("a swap", function()
     assert.same(texts[1], texts[2])
   end)
 
+  it("hands over what was exported, and no shipped policy takes what is not of use to it", function()
+    local takers = { "daynight", "fair", "shortest" }
+    local strangers = { "true", "7", "'x'", "{ clock = 'x', guess = 1, day = {} }", "{ t0 = true, guess = { t0 = 5 } }" }
+    local befores = {}
+    for _, name in ipairs(takers) do befores[#befores + 1] = { policy = "policies/" .. name .. ".lua" } end
+    for _, state in ipairs(strangers) do
+      local source = io.open("policies/fcfs.lua"):read("*a"):gsub("  tests = {.*", "")
+      befores[#befores + 1] = { name = "other", source = source .. "  export = function() return " .. state .. " end }" }
+    end
+    for _, before in ipairs(befores) do
+      for _, after in ipairs(takers) do
+        h.with({ policy = "policies/fcfs.lua", max_num_seqs = 2 }, function(e)
+          assert.is_true(e:swap(before))
+          load_of_requests(e)
+          e:run_until(0.05)
+          assert.is_true(e:swap { policy = "policies/" .. after .. ".lua" })
+          e:run()
+          h.clean(e)
+        end)
+      end
+    end
+  end)
+
   it("lets late urgent requests overtake from the next step on", function()
     h.with({ policy = "policies/fcfs.lua", max_num_seqs = 1 }, function(e)
       for i = 1, 5 do e:submit { name = "old" .. i, priority = 5, max_tokens = 5 } end
