@@ -38,12 +38,13 @@ describe("a swap", function()
 
   it("hands over what was exported, and no shipped policy takes what is not of use to it", function()
     local takers = { "daynight", "fair", "shortest" }
-    local strangers = { "true", "7", "'x'", "{ clock = 'x', guess = 1, day = {} }", "{ t0 = true, guess = { t0 = 5 } }" }
+    local strangers = { "true", "7", "'x'", "{ clock = 'x', guess = 1, day = {} }", "{ t0 = 1, guess = { t0 = 5 } }" }
     local befores = {}
     for _, name in ipairs(takers) do befores[#befores + 1] = { policy = "policies/" .. name .. ".lua" } end
     for _, state in ipairs(strangers) do
       local source = io.open("policies/fcfs.lua"):read("*a"):gsub("  tests = {.*", "")
-      befores[#befores + 1] = { name = "other", source = source .. "  export = function() return " .. state .. " end }" }
+      source = source .. "  export = function() return " .. state .. " end }"
+      befores[#befores + 1] = { name = "other", source = source }
     end
     for _, before in ipairs(befores) do
       for _, after in ipairs(takers) do
