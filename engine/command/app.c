@@ -337,6 +337,7 @@ void app_plan_server(struct app *a, struct server_setup *out)
         .chat_source = a->chat ? a->chat_source.data : NULL,
         .n_vocab = tokenizer_n_vocab(a->tokenizer),
         .max_model_len = l->max_model_len,
+        .tools = tool_format_of(o->tool_calls, a->chat ? a->chat_source.data : NULL),
         .think_end = app_can_probe(a) ? a->thinking.end : NULL,
         .clock = &a->clock,
         .inbox = engine_inbox(a->engine),

@@ -238,7 +238,8 @@ static struct front_text text_of(const struct server_setup *u)
                                    piece(t, tokenizer_eos(t)),
                                    u->n_vocab,
                                    u->max_model_len,
-                                   u->think_end}
+                                   u->think_end,
+                                   u->tools}
              : (struct front_text){0};
 }
 

@@ -66,6 +66,7 @@ struct server_setup {
     const char *chat_source;           /* NULL when chat is */
     int n_vocab, max_model_len;
     const char *think_end;   /* the marker behind the model's thinking; NULL: no early stops */
+    enum tool_format tools;  /* how it calls functions */
     struct embed_plan embed; /* an encoder, beside the model or alone */
     /* the engine */
     struct clock *clock;

@@ -57,7 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 &&
                chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
         model_text = (struct front_text){
-            tokenizer, chat, (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH, "</think>"};
+            tokenizer,  chat,        (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH,
+            "</think>", TOOLS_HERMES};
     }
     struct openai_order *o = mem_new(sizeof *o);
     o->model_text = &model_text;

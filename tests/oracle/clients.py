@@ -121,6 +121,37 @@ def openai_stop():
     assert kept == stopped.text + word
 
 
+def shown_calls(*cities):
+    """A small model calls a tool once it has seen it done."""
+    for city in cities:
+        function = {"name": "get_weather", "arguments": json.dumps({"city": city})}
+        yield {"role": "user", "content": f"get_weather {city}"}
+        yield {"role": "assistant", "tool_calls": [{"id": "abcdefghi", "type": "function", "function": function}]}
+
+
+def openai_tools():
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = {"name": "get_weather", "description": "The weather in a city.", "parameters": parameters}
+    messages = [*shown_calls("Rome", "Oslo", "Bern"), {"role": "user", "content": "get_weather Paris"}]
+    args = dict(
+        model=MODEL, messages=messages, tools=[{"type": "function", "function": tool}], temperature=0, max_tokens=60
+    )
+    choice = client.chat.completions.create(**args).choices[0]
+    (call,) = choice.message.tool_calls
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert call.type == "function" and call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    with client.chat.completions.stream(**args) as stream:
+        done = [e for e in stream if e.type == "tool_calls.function.arguments.done"]
+        last = stream.get_final_completion().choices[0]
+    assert [(e.name, e.arguments) for e in done] == [("get_weather", call.function.arguments)]
+    assert last.finish_reason == "tool_calls" and len(last.message.tool_calls) == 1
+    messages += [choice.message, {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+    assert client.chat.completions.create(**args).choices[0].message.content
+    plain = client.chat.completions.create(**args, tool_choice="none").choices[0]
+    assert not plain.message.tool_calls and plain.finish_reason != "tool_calls"
+
+
 def openai_extra_body():
     r = client.completions.create(
         model=MODEL,
@@ -448,7 +479,7 @@ def main():
         for name, f in list(globals().items())
         if callable(f)
         and getattr(f, "__module__", "") == "__main__"
-        and f not in (main, live, settles, sse_lines, Site)
+        and f not in (main, live, settles, sse_lines, shown_calls, Site)
     ]
     failed = 0
     for f in checks:

@@ -3,6 +3,7 @@
 #ifndef SERVE_FRONT_FRONT_TEXT_H
 #define SERVE_FRONT_FRONT_TEXT_H
 
+#include "models/template/tool_calls.h"
 #include "models/template/chat.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -11,7 +12,8 @@ struct front_text {
     const struct chat_template *chat; /* NULL: the model has none; chat is refused */
     char *bos, *eos;                  /* their names, "" when there is none */
     int n_vocab, max_model_len;
-    const char *think_end; /* the marker behind the model's thinking; NULL: it has none, or nothing can be probed */
+    const char *think_end;  /* the marker behind the model's thinking; NULL: it has none, or nothing can be probed */
+    enum tool_format tools; /* how it calls the functions that it is shown */
 };
 
 #endif

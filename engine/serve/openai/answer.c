@@ -21,6 +21,8 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
     snprintf(a->id, sizeof a->id, "%s", o->id);
     a->model = model;
     a->created_s = clock_wall_seconds();
+    a->has_tools = a->params.tools.n && a->model_text->tools != TOOLS_NONE;
+    a->call_id = o->random;
     a->n_choices = o->n_specs;
     a->choices = mem_new_array((size_t)a->n_choices, sizeof *a->choices);
     for (int i = 0; i < a->n_choices; i++) {
@@ -29,7 +31,9 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
         c->spec = o->specs[i];
         o->specs[i] = NULL;
         c->cost = i % a->params.n ? SIBLING_COST : c->spec->n_prompt; /* a sibling finds the prompt in the cache */
-        detok_init(&c->detok, a->model_text->tokenizer, a->params.skip_special);
+        tool_reader_init(&c->tools, a->model_text->tools, &a->params.tools, a->params.one_call);
+        detok_init(&c->detok, a->model_text->tokenizer,
+                   a->params.skip_special && !(a->has_tools && tool_format_is_control(a->model_text->tools)));
         stop_scan_init(&c->scan, &a->params.stops);
     }
     for (int i = 0; i < a->prompts.n; i++)
@@ -38,11 +42,23 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
     return a;
 }
 
+struct buf *openai_choice_shown(struct openai_choice *c)
+{
+    return c->answer->has_tools ? &c->tools.text : &c->text;
+}
+
+void openai_choice_cut(struct openai_choice *c, size_t n)
+{
+    buf_cut(&c->text, n);
+    c->scanned -= n < c->scanned ? n : c->scanned;
+}
+
 void openai_answer_let_go(struct openai_answer *a)
 {
     for (int i = 0; i < a->n_choices; i++) {
         struct openai_choice *c = &a->choices[i];
         buf_free(&c->text);
+        tool_reader_free(&c->tools);
         buf_free(&c->prompt_logprobs);
         shape_logprobs_free(&c->logprobs);
         tokens_free(&c->ids);
@@ -68,8 +84,8 @@ void openai_answer_free(struct openai_answer *a)
 static size_t held_by(const struct openai_choice *c)
 {
     const struct shape_logprobs *l = &c->logprobs;
-    return c->text.len + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len + l->tops.len + l->offsets.len +
-           c->ids.len * sizeof *c->ids.ids;
+    return c->text.len + tool_reader_bytes(&c->tools) + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len +
+           l->tops.len + l->offsets.len + c->ids.len * sizeof *c->ids.ids;
 }
 
 /* The first sign of life of a choice: the stream opens, the prompt is echoed. */
@@ -143,6 +159,24 @@ static bool is_shown(struct openai_choice *c, const struct engine_event *ev)
     return own && p->include_stop;
 }
 
+/* The first n bytes of the text, which no stop string takes back. */
+static void read_calls(struct openai_choice *c, size_t n)
+{
+    tool_reader_put(&c->tools, c->text.data, n);
+    openai_choice_cut(c, n);
+    c->stopped = c->stopped || (c->tools.single && c->tools.n_found);
+}
+
+/* Streams: what may be seen by now, but for the last `held` bytes of a text that may still be taken back. */
+static void show(struct openai_choice *c, size_t held)
+{
+    size_t n = openai_choice_shown(c)->len - (c->answer->has_tools ? 0 : held);
+    if (n)
+        openai_frame_text(c, n);
+    if (c->tools.n_calls)
+        openai_frame_calls(c);
+}
+
 bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
 {
     struct openai_answer *a = c->answer;
@@ -158,11 +192,11 @@ bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
     if (a->params.return_token_ids)
         tokens_put(&c->ids, ev->token);
     scan(c);
-    if (a->params.stream) {
-        size_t held = c->stopped ? 0 : stop_scan_held(&c->scan);
-        if (c->text.len > held)
-            openai_frame_text(c, c->text.len - held);
-    }
+    size_t held = c->stopped ? 0 : stop_scan_held(&c->scan);
+    if (a->has_tools)
+        read_calls(c, c->text.len - held);
+    if (a->params.stream)
+        show(c, held);
     a->held += held_by(c) - before;
     return c->stopped;
 }
@@ -195,6 +229,10 @@ void openai_answer_end(struct openai_choice *c, const struct engine_event *ev)
     begin(c);
     if (!c->stopped)
         detok_flush(&c->detok, &c->text);
+    if (a->has_tools) {
+        read_calls(c, c->text.len);
+        tool_reader_end(&c->tools);
+    }
     if (a->params.stream)
         openai_frame_last(c);
     a->held += held_by(c) - before;

@@ -17,8 +17,9 @@ struct openai_choice {
     int index, prompt; /* of the answer; which of its prompts */
     struct detok detok;
     struct stop_scan scan;
-    struct buf text; /* streams: not shown yet; else all of it */
-    size_t scanned;  /* of text */
+    struct buf text;          /* streams: not shown yet; else all of it; with tools: not read for calls yet */
+    struct tool_reader tools; /* what it read: as text is without tools */
+    size_t scanned;           /* of text */
     struct shape_logprobs logprobs;
     struct buf prompt_logprobs;            /* JSON; empty: none */
     size_t chars;                          /* for text_offset */
@@ -41,6 +42,8 @@ struct openai_answer {
     const char *model;
     int64_t created_s;
     bool force_usage;
+    bool has_tools;   /* calls are looked for in the text */
+    uint64_t call_id; /* what ids of calls are made of */
     struct openai_choice *choices;
     int n_choices, n_ended;
     int n_given, n_with_engine,
@@ -51,6 +54,10 @@ struct openai_answer {
     void *owner;            /* heap: what x->user points to; freed with the answer */
     struct openai_answer *next, **link; /* of all answers */
 };
+
+/* The text that the client sees: all of it for whole answers, for streams what no frame has taken yet. */
+struct buf *openai_choice_shown(struct openai_choice *c);
+void openai_choice_cut(struct openai_choice *c, size_t n); /* the first n bytes of c->text are dealt with */
 
 /* Takes params, prompts and specs out of the order. */
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model);

@@ -62,13 +62,15 @@ static void frame_end(struct openai_choice *c, struct buf *out)
 
 static const char *finish_reason(const struct openai_choice *c)
 {
-    return c->ending == END_STOP ? "stop" : c->ending == END_LENGTH ? "length" : "abort";
+    if (c->ending == END_STOP)
+        return c->tools.n_found ? "tool_calls" : "stop";
+    return c->ending == END_LENGTH ? "length" : "abort";
 }
 
 static void put_stop_reason(const struct openai_choice *c, struct buf *out)
 {
     buf_puts(out, ",\"stop_reason\":");
-    if (c->stopped)
+    if (c->scan.found >= 0)
         put_string(out, c->answer->params.stops.items[c->scan.found].text);
     else if (c->stop_id >= 0)
         buf_put_u64(out, (unsigned)c->stop_id);
@@ -121,22 +123,59 @@ void openai_frame_open(struct openai_choice *c)
 void openai_frame_text(struct openai_choice *c, size_t n)
 {
     bool chat = is_chat(c->answer);
-    struct buf *out = frame_begin(c);
+    struct buf *out = frame_begin(c), *text = openai_choice_shown(c);
     buf_puts(out, chat ? ",\"delta\":{\"content\":" : ",\"text\":");
-    buf_put_json(out, c->text.data ? c->text.data : "", n);
+    buf_put_json(out, text->data ? text->data : "", n);
     if (chat)
         buf_putc(out, '}');
     put_extras(c, out);
     buf_puts(out, ",\"finish_reason\":null");
     frame_end(c, out);
-    buf_cut(&c->text, n);
-    c->scanned -= n < c->scanned ? n : c->scanned;
+    if (text == &c->text)
+        openai_choice_cut(c, n);
+    else
+        buf_cut(text, n);
+}
+
+/* [{"index":0,"id":...,"type":"function","function":{"name":...,"arguments":...}},...]; an index is for streams. */
+static void put_calls(struct openai_choice *c, bool with_index, struct buf *out)
+{
+    int before = c->tools.n_found - c->tools.n_calls;
+    for (int i = 0; i < c->tools.n_calls; i++) {
+        const struct tool_call *call = &c->tools.calls[i];
+        char id[TOOL_ID_BYTES];
+        tool_call_id(id, c->answer->call_id, c->index, before + i);
+        buf_puts(out, i ? ",{" : "[{");
+        if (with_index)
+            buf_printf(out, "\"index\":%d,", before + i);
+        buf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
+        put_string(out, call->name);
+        buf_puts(out, ",\"arguments\":");
+        put_string(out, call->arguments);
+        buf_puts(out, "}}");
+    }
+    buf_putc(out, ']');
+}
+
+void openai_frame_calls(struct openai_choice *c)
+{
+    struct buf *out = frame_begin(c);
+    buf_puts(out, ",\"delta\":{\"tool_calls\":");
+    put_calls(c, true, out);
+    buf_putc(out, '}');
+    put_extras(c, out);
+    buf_puts(out, ",\"finish_reason\":null");
+    frame_end(c, out);
+    tool_reader_drop_calls(&c->tools);
 }
 
 void openai_frame_last(struct openai_choice *c)
 {
-    if (c->text.len || c->logprobs.tokens.len || c->ids.len)
-        openai_frame_text(c, c->text.len);
+    size_t n = openai_choice_shown(c)->len;
+    if (n || (!c->tools.n_calls && (c->logprobs.tokens.len || c->ids.len)))
+        openai_frame_text(c, n);
+    if (c->tools.n_calls)
+        openai_frame_calls(c);
     struct buf *out = frame_begin(c);
     buf_puts(out, is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
     buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c));
@@ -161,15 +200,24 @@ void openai_frame_close(struct openai_answer *a)
 static void put_choice(struct openai_choice *c, struct buf *out)
 {
     const struct openai_answer *a = c->answer;
-    const char *text = c->text.data ? c->text.data : "";
+    const struct buf *shown = openai_choice_shown(c);
+    const char *text = shown->data ? shown->data : "";
     buf_printf(out, "{\"index\":%d,", c->index);
     if (is_chat(a)) {
         buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-        buf_put_json(out, text, c->text.len);
-        buf_puts(out, ",\"refusal\":null}");
+        if (c->tools.n_calls && !shown->len)
+            buf_puts(out, "null");
+        else
+            buf_put_json(out, text, shown->len);
+        buf_puts(out, ",\"refusal\":null");
+        if (c->tools.n_calls) {
+            buf_puts(out, ",\"tool_calls\":");
+            put_calls(c, false, out);
+        }
+        buf_putc(out, '}');
     } else {
         buf_puts(out, "\"text\":");
-        buf_put_json(out, text, c->text.len);
+        buf_put_json(out, text, shown->len);
     }
     put_extras(c, out);
     if (!is_chat(a)) {

@@ -134,8 +134,7 @@ static int check_choice(const struct json *choice, struct fault *f)
     if (word && strcmp(word, "required") != 0)
         return fault_set(f, 400, "invalid_value", "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
     return fault_set(f, 400, "unsupported_parameter", "tool_choice",
-                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced, and calls are not "
-                     "parsed from the text");
+                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced");
 }
 
 int openai_check_tools(const struct json *body, struct fault *f)

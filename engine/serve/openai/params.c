@@ -441,6 +441,17 @@ static void note_unknown(const struct json *body)
             log_debug("openai", "a request has the field '%.60s', which means nothing here", json_key(v));
 }
 
+static void read_tools(struct openai_params *p, const struct json *body)
+{
+    const struct json *parallel = json_find(body, "parallel_tool_calls"), *t = json_first(json_find(body, "tools"));
+    p->one_call = json_type(parallel) == JSON_BOOL && !json_true(parallel);
+    if (p->route != ROUTE_CHAT || !openai_wants_tools(body))
+        return;
+    for (; t; t = json_next(t))
+        tool_names_add(&p->tools, json_member_text(json_find(t, "function"), "name"));
+    tool_names_ready(&p->tools);
+}
+
 int openai_params_read(struct openai_params *p, enum openai_route route, const struct json *body, int n_vocab,
                        struct fault *f)
 {
@@ -463,6 +474,7 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
     TRY(read_fields(p, body, f));
     TRY(check_response_format(body, f));
     TRY(openai_check_tools(body, f));
+    read_tools(p, body);
     TRY(check_best_of(p, body, f));
     TRY(read_stop(p, body, f));
     TRY(read_stop_ids(p, body, n_vocab, f));
@@ -477,6 +489,7 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
 
 void openai_params_free(struct openai_params *p)
 {
+    tool_names_free(&p->tools);
     stops_free(&p->stops);
     shared_drop(p->bias);
     shared_drop(p->allowed);

@@ -8,6 +8,7 @@
 #include "engine/base/json.h"
 #include "engine/serve/front/fault.h"
 #include "engine/serve/openai/stop.h"
+#include "models/template/tool_calls.h"
 #include "engine/world/probe.h"
 #include "engine/world/sampling.h"
 #include "models/tokenizer/tokenizer.h"
@@ -33,6 +34,8 @@ struct openai_params {
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
     int top_k;
     int probe_every, probe_window; /* early_stop; 0: not asked for */
+    struct tool_names tools;       /* chat: functions that the model may call */
+    bool one_call;                 /* no more than one of them */
     struct stops stops;
     int32_t stop_ids[OPENAI_MAX_STOP_IDS];
     int n_stop_ids;
