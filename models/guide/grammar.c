@@ -1,0 +1,224 @@
+#include "models/guide/grammar.h"
+
+#include <string.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/shared.h"
+
+void grammar_maker_free(struct grammar_maker *m)
+{
+    mem_free(m->nodes);
+    mem_free(m->sets);
+    mem_free(m->rules);
+    *m = (struct grammar_maker){0};
+}
+
+static int32_t add(struct grammar_maker *m, enum grammar_kind kind, int32_t a, int32_t b)
+{
+    if (m->n_nodes == GRAMMAR_MOST_NODES) {
+        m->over = true;
+        return 0;
+    }
+    if (m->n_nodes == m->cap_nodes) {
+        m->cap_nodes = m->cap_nodes ? 2 * m->cap_nodes : 64;
+        m->nodes = mem_resize(m->nodes, (size_t)m->cap_nodes, sizeof *m->nodes);
+    }
+    m->nodes[m->n_nodes] = (struct grammar_node){kind, a, b};
+    return m->n_nodes++;
+}
+
+int32_t grammar_rule(struct grammar_maker *m)
+{
+    m->rules = mem_resize(m->rules, (size_t)m->n_rules + 1, sizeof *m->rules);
+    m->rules[m->n_rules] = -1;
+    return m->n_rules++;
+}
+
+void grammar_make_rule(struct grammar_maker *m, int32_t rule, int32_t first)
+{
+    m->rules[rule] = first;
+}
+
+int32_t grammar_end(struct grammar_maker *m)
+{
+    return add(m, GRAMMAR_END, 0, 0);
+}
+
+int32_t grammar_byte(struct grammar_maker *m, unsigned char b, int32_t next)
+{
+    return add(m, GRAMMAR_BYTE, b, next);
+}
+
+int32_t grammar_set(struct grammar_maker *m, const struct grammar_set *s, int32_t next)
+{
+    int at = 0;
+    while (at < m->n_sets && memcmp(&m->sets[at], s, sizeof *s) != 0)
+        at++;
+    if (at == m->n_sets) {
+        m->sets = mem_resize(m->sets, (size_t)m->n_sets + 1, sizeof *m->sets);
+        m->sets[m->n_sets++] = *s;
+    }
+    return add(m, GRAMMAR_SET, at, next);
+}
+
+int32_t grammar_range(struct grammar_maker *m, unsigned char from, unsigned char to, int32_t next)
+{
+    struct grammar_set s = {{0}};
+    for (int b = from; b <= to; b++)
+        s.bits[b >> 6] |= (uint64_t)1 << (b & 63);
+    return from == to ? grammar_byte(m, from, next) : grammar_set(m, &s, next);
+}
+
+int32_t grammar_text(struct grammar_maker *m, const char *s, size_t n, int32_t next)
+{
+    while (n && !m->over)
+        next = grammar_byte(m, (unsigned char)s[--n], next);
+    return next;
+}
+
+int32_t grammar_split(struct grammar_maker *m, int32_t a, int32_t b)
+{
+    return add(m, GRAMMAR_SPLIT, a, b);
+}
+
+int32_t grammar_call(struct grammar_maker *m, int32_t rule, int32_t next)
+{
+    return add(m, GRAMMAR_CALL, rule, next);
+}
+
+int32_t grammar_open(struct grammar_maker *m, int32_t other)
+{
+    return add(m, GRAMMAR_SPLIT, other, other);
+}
+
+void grammar_close(struct grammar_maker *m, int32_t split, int32_t way)
+{
+    if (!m->over)
+        m->nodes[split].a = way;
+}
+
+int32_t grammar_wide(struct grammar_maker *m, int32_t next)
+{
+    int32_t one = grammar_range(m, 0x80, 0xBF, next), two = grammar_range(m, 0x80, 0xBF, one),
+            three = grammar_range(m, 0x80, 0xBF, two);
+    int32_t ways[] = {
+        grammar_range(m, 0xC2, 0xDF, one),   grammar_byte(m, 0xE0, grammar_range(m, 0xA0, 0xBF, one)),
+        grammar_range(m, 0xE1, 0xEC, two),   grammar_byte(m, 0xED, grammar_range(m, 0x80, 0x9F, one)),
+        grammar_range(m, 0xEE, 0xEF, two),   grammar_byte(m, 0xF0, grammar_range(m, 0x90, 0xBF, two)),
+        grammar_range(m, 0xF1, 0xF3, three), grammar_byte(m, 0xF4, grammar_range(m, 0x80, 0x8F, two)),
+    };
+    int32_t all = ways[0];
+    for (size_t i = 1; i < sizeof ways / sizeof *ways; i++)
+        all = grammar_split(m, all, ways[i]);
+    return all;
+}
+
+/* ---- does a rule call itself before it takes a byte? */
+
+struct calls {
+    const struct grammar_maker *m;
+    int32_t *seen, *stack; /* by node: seen in the look at the rule numbered so, plus 1; nodes yet to look at */
+    int32_t *to, *from;    /* rules that are called first, by caller; from[r]: where those of rule r begin */
+    int32_t *n_callers;
+    int n;
+};
+
+static void look_at(struct calls *c, int32_t node, int32_t rule, int *n)
+{
+    if (c->seen[node] == rule + 1)
+        return;
+    c->seen[node] = rule + 1;
+    c->stack[(*n)++] = node;
+}
+
+/* Rules that this one may call before it takes a byte. What is behind a call counts as well, as if it took none. */
+static void find_calls(struct calls *c, int32_t rule)
+{
+    int n = 0;
+    look_at(c, c->m->rules[rule], rule, &n);
+    while (n) {
+        const struct grammar_node *x = &c->m->nodes[c->stack[--n]];
+        if (x->kind == GRAMMAR_CALL) {
+            c->n_callers[x->a]++;
+            c->to[c->n++] = x->a;
+            look_at(c, x->b, rule, &n);
+        } else if (x->kind == GRAMMAR_SPLIT) {
+            look_at(c, x->a, rule, &n);
+            look_at(c, x->b, rule, &n);
+        }
+    }
+}
+
+/* Rules are taken away that no rule calls first; what is left calls itself. */
+static bool has_circle(struct calls *c)
+{
+    int n = 0, taken = 0;
+    for (int32_t r = 0; r < c->m->n_rules; r++)
+        if (!c->n_callers[r])
+            c->stack[n++] = r;
+    for (; n; taken++) {
+        int32_t r = c->stack[--n];
+        for (int32_t i = c->from[r]; i < c->from[r + 1]; i++)
+            if (!--c->n_callers[c->to[i]])
+                c->stack[n++] = c->to[i];
+    }
+    return taken < c->m->n_rules;
+}
+
+static bool calls_itself_first(const struct grammar_maker *m)
+{
+    size_t n_nodes = (size_t)m->n_nodes, n_rules = (size_t)m->n_rules;
+    struct calls c = {.m = m,
+                      .seen = mem_new_array(n_nodes, sizeof(int32_t)),
+                      .stack = mem_new_array(n_nodes + n_rules, sizeof(int32_t)),
+                      .to = mem_new_array(n_nodes, sizeof(int32_t)),
+                      .from = mem_new_array(n_rules + 1, sizeof(int32_t)),
+                      .n_callers = mem_new_array(n_rules, sizeof(int32_t))};
+    for (int32_t r = 0; r < m->n_rules; r++) {
+        c.from[r] = c.n;
+        find_calls(&c, r);
+    }
+    c.from[m->n_rules] = c.n;
+    bool circle = has_circle(&c);
+    mem_free(c.seen);
+    mem_free(c.stack);
+    mem_free(c.to);
+    mem_free(c.from);
+    mem_free(c.n_callers);
+    return circle;
+}
+
+/* ---- one piece of memory */
+
+static struct grammar *copy(const struct grammar_maker *m)
+{
+    size_t sets = (size_t)m->n_sets * sizeof *m->sets, nodes = (size_t)m->n_nodes * sizeof *m->nodes,
+           rules = (size_t)m->n_rules * sizeof *m->rules;
+    char *at = shared_new(1, sizeof(struct grammar) + sets + nodes + rules);
+    struct grammar *g = (struct grammar *)(void *)at;
+    at += sizeof *g;
+    if (sets)
+        memcpy(at, m->sets, sets);
+    memcpy(at + sets, m->nodes, nodes);
+    memcpy(at + sets + nodes, m->rules, rules);
+    *g = (struct grammar){.n_nodes = m->n_nodes,
+                          .n_rules = m->n_rules,
+                          .n_sets = m->n_sets,
+                          .sets = (const struct grammar_set *)(const void *)at,
+                          .nodes = (const struct grammar_node *)(const void *)(at + sets),
+                          .rules = (const int32_t *)(const void *)(at + sets + nodes)};
+    return g;
+}
+
+int grammar_finish(struct grammar_maker *m, struct grammar **out, struct err *e)
+{
+    int rc = 0;
+    if (m->over)
+        rc = err_set(e, E_INPUT, "it is too large: more than %d parts", GRAMMAR_MOST_NODES);
+    else if (calls_itself_first(m))
+        rc = err_set(e, E_INPUT, "a part of it is itself, with nothing around it");
+    else
+        *out = copy(m);
+    grammar_maker_free(m);
+    return rc;
+}

@@ -1,0 +1,526 @@
+#include "models/guide/guide.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/list.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
+#include "engine/base/shared.h"
+
+/* ---- tokens */
+
+enum { MOST_TOKEN_BYTES = 512 }; /* no longer one is ever allowed */
+
+struct guide_tokens {
+    struct buf bytes;
+    int32_t *ids;    /* in the order of their bytes */
+    uint32_t *at;    /* [n + 1]: where the bytes of each begin */
+    uint16_t *alike; /* leading bytes that it shares with the one before it */
+    int32_t *where;  /* [n_vocab]: in that order; -1: it is not there */
+    int n, n_vocab;
+    const int32_t *ends; /* the tokenizer's */
+    size_t n_ends;
+};
+
+struct piece {
+    const char *bytes;
+    uint32_t n;
+    int32_t id;
+};
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    int c = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
+    return c ? c : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->id < y->id ? -1 : 1;
+}
+
+static void lay_out(struct guide_tokens *t, const struct piece *p)
+{
+    for (int i = 0; i < t->n; i++) {
+        uint32_t alike = 0;
+        while (i && alike < p[i].n && alike < p[i - 1].n && p[i].bytes[alike] == p[i - 1].bytes[alike])
+            alike++;
+        t->ids[i] = p[i].id;
+        t->where[p[i].id] = i;
+        t->alike[i] = (uint16_t)alike;
+        t->at[i] = (uint32_t)t->bytes.len;
+        buf_put(&t->bytes, p[i].bytes, p[i].n);
+    }
+    t->at[t->n] = (uint32_t)t->bytes.len;
+}
+
+struct guide_tokens *guide_tokens_new(const struct tokenizer *tokenizer)
+{
+    struct guide_tokens *t = mem_new(sizeof *t);
+    struct buf all = {0};
+    size_t *first;
+    t->n_vocab = tokenizer_n_vocab(tokenizer);
+    size_t n = (size_t)t->n_vocab;
+    first = mem_new_array(n + 1, sizeof *first);
+    for (size_t i = 0; i < n; i++) {
+        first[i] = all.len;
+        if (!tokenizer_is_special(tokenizer, (int32_t)i))
+            tokenizer_piece(tokenizer, (int32_t)i, &all);
+    }
+    first[n] = all.len;
+    struct piece *p = mem_new_array(n + 1, sizeof *p);
+    for (size_t i = 0; i < n; i++)
+        if (first[i + 1] > first[i] && first[i + 1] - first[i] <= MOST_TOKEN_BYTES)
+            p[t->n++] = (struct piece){all.data + first[i], (uint32_t)(first[i + 1] - first[i]), (int32_t)i};
+    if (t->n)
+        qsort(p, (size_t)t->n, sizeof *p, by_bytes);
+    t->ids = mem_new_array((size_t)t->n + 1, sizeof *t->ids);
+    t->at = mem_new_array((size_t)t->n + 1, sizeof *t->at);
+    t->alike = mem_new_array((size_t)t->n + 1, sizeof *t->alike);
+    t->where = mem_new_array(n + 1, sizeof *t->where);
+    memset(t->where, 0xFF, n * sizeof *t->where);
+    lay_out(t, p);
+    t->n_ends = tokenizer_end_ids(tokenizer, &t->ends);
+    mem_free(p);
+    mem_free(first);
+    buf_free(&all);
+    return t;
+}
+
+void guide_tokens_free(struct guide_tokens *t)
+{
+    if (!t)
+        return;
+    buf_free(&t->bytes);
+    mem_free(t->ids);
+    mem_free(t->at);
+    mem_free(t->alike);
+    mem_free(t->where);
+    mem_free(t);
+}
+
+/* ---- states */
+
+enum { DEAD = -1, UNKNOWN = -2 };
+
+/* A node that takes a byte, and the calls that it stands in. */
+struct alive {
+    int32_t node, stack;
+};
+
+/* The innermost call that is under way: where it returns to; those around it. 0: none. */
+struct frame {
+    int32_t back, under, depth;
+};
+
+struct state {
+    int first, n; /* of alive */
+    bool may_end;
+    int32_t same;          /* the next state whose hash is the same; -1: none */
+    int32_t *next;         /* [256], or NULL as long as nobody went on from here */
+    struct guide_ids list; /* ids NULL: not made */
+    int32_t *list_ids;
+};
+
+struct guide {
+    struct list link; /* of guides, by last use */
+    struct grammar *grammar;
+    const struct guide_tokens *tokens;
+    size_t *total, bytes; /* of all guides; of this one */
+    uint64_t serial;
+    struct state *states;
+    int n_states, cap_states;
+    struct alive *alive;
+    int n_alive, cap_alive;
+    struct frame *frames;
+    int n_frames, cap_frames;
+    struct map by_hash, by_frame;
+    struct scratch_pad *pad; /* of all guides */
+    int64_t work;
+};
+
+/* Of the step that is being found. */
+enum { SEEN = 4 * GUIDE_MOST_ALIVE };
+struct scratch_pad {
+    struct alive now[GUIDE_MOST_ALIVE], todo[GUIDE_MOST_ALIVE];
+    int n_now, n_todo, n_seen;
+    bool may_end;
+    struct alive seen[SEEN];      /* open addressing */
+    uint32_t stamps[SEEN], stamp; /* an entry counts if its stamp is the present one */
+};
+
+struct guides {
+    const struct guide_tokens *tokens;
+    struct list used; /* the newest last */
+    struct map by_grammar;
+    size_t bytes, most;
+    uint64_t serial;
+    struct scratch_pad pad;
+};
+
+static void count(struct guide *g, size_t bytes)
+{
+    g->bytes += bytes;
+    *g->total += bytes;
+}
+
+static void *grow(struct guide *g, void *p, int *cap, int n, size_t size)
+{
+    if (n < *cap)
+        return p;
+    int before = *cap;
+    *cap = before ? 2 * before : 64;
+    count(g, (size_t)(*cap - before) * size);
+    return mem_resize(p, (size_t)*cap, size);
+}
+
+/* DEAD: too deep. */
+static int32_t push(struct guide *g, int32_t back, int32_t under)
+{
+    uint64_t key = (uint64_t)(uint32_t)back << 32 | (uint32_t)under, found;
+    if (map_find(&g->by_frame, key, &found))
+        return (int32_t)found;
+    int32_t depth = under ? g->frames[under].depth + 1 : 1;
+    if (depth > GUIDE_MOST_DEPTH)
+        return DEAD;
+    g->frames = grow(g, g->frames, &g->cap_frames, g->n_frames, sizeof *g->frames);
+    g->frames[g->n_frames] = (struct frame){back, under, depth};
+    map_set(&g->by_frame, key, (uint64_t)g->n_frames);
+    return g->n_frames++;
+}
+
+/* Is it seen the first time in this step? Beyond the most there may be, nothing is. */
+static bool is_new(struct scratch_pad *p, struct alive a)
+{
+    uint64_t at = map_hash((uint64_t)(uint32_t)a.node << 32 | (uint32_t)a.stack);
+    if (p->n_seen == SEEN / 2)
+        return false;
+    for (;; at++) {
+        uint64_t i = at % SEEN;
+        if (p->stamps[i] != p->stamp) {
+            p->stamps[i] = p->stamp;
+            p->seen[i] = a;
+            p->n_seen++;
+            return true;
+        }
+        if (p->seen[i].node == a.node && p->seen[i].stack == a.stack)
+            return false;
+    }
+}
+
+static void reach(struct guide *g, int32_t node, int32_t stack)
+{
+    struct scratch_pad *p = g->pad;
+    struct alive a = {node, stack};
+    if (stack != DEAD && p->n_todo < GUIDE_MOST_ALIVE && is_new(p, a))
+        p->todo[p->n_todo++] = a;
+}
+
+/* All that can be reached from what is to do without a byte. */
+static void close_over(struct guide *g)
+{
+    struct scratch_pad *p = g->pad;
+    for (; p->n_todo && p->n_now < GUIDE_MOST_ALIVE; g->work++) {
+        struct alive a = p->todo[--p->n_todo];
+        const struct grammar_node *x = &g->grammar->nodes[a.node];
+        switch (x->kind) {
+        case GRAMMAR_BYTE:
+        case GRAMMAR_SET:
+            p->now[p->n_now++] = a;
+            break;
+        case GRAMMAR_SPLIT:
+            reach(g, x->a, a.stack);
+            reach(g, x->b, a.stack);
+            break;
+        case GRAMMAR_CALL:
+            reach(g, g->grammar->rules[x->a], push(g, x->b, a.stack));
+            break;
+        case GRAMMAR_END:
+            if (a.stack)
+                reach(g, g->frames[a.stack].back, g->frames[a.stack].under);
+            else
+                p->may_end = true;
+            break;
+        }
+    }
+}
+
+static int by_node(const void *a, const void *b)
+{
+    const struct alive *x = a, *y = b;
+    return x->node != y->node ? (x->node < y->node ? -1 : 1) : x->stack < y->stack ? -1 : x->stack > y->stack;
+}
+
+/* The state of what is alive now. */
+static int32_t intern(struct guide *g)
+{
+    struct scratch_pad *p = g->pad;
+    if (!p->n_now && !p->may_end)
+        return DEAD;
+    g->work += 4 * p->n_now; /* about what it takes to sort them */
+    if (p->n_now)
+        qsort(p->now, (size_t)p->n_now, sizeof *p->now, by_node);
+    size_t bytes = (size_t)p->n_now * sizeof *p->now;
+    uint64_t hash = map_hash_bytes(p->now, bytes) ^ p->may_end, found;
+    int32_t same = map_find(&g->by_hash, hash, &found) ? (int32_t)found : -1;
+    for (int32_t s = same; s >= 0; s = g->states[s].same)
+        if (g->states[s].n == p->n_now && g->states[s].may_end == p->may_end &&
+            (!bytes || memcmp(&g->alive[g->states[s].first], p->now, bytes) == 0))
+            return s;
+    g->states = grow(g, g->states, &g->cap_states, g->n_states, sizeof *g->states);
+    g->states[g->n_states] = (struct state){.first = g->n_alive, .n = p->n_now, .may_end = p->may_end, .same = same};
+    for (int i = 0; i < p->n_now; i++) {
+        g->alive = grow(g, g->alive, &g->cap_alive, g->n_alive, sizeof *g->alive);
+        g->alive[g->n_alive++] = p->now[i];
+    }
+    map_set(&g->by_hash, hash, (uint64_t)g->n_states);
+    return g->n_states++;
+}
+
+static void begin(struct guide *g)
+{
+    struct scratch_pad *p = g->pad;
+    p->n_now = p->n_todo = p->n_seen = 0;
+    p->may_end = false;
+    if (!++p->stamp) { /* it is round */
+        memset(p->stamps, 0, sizeof p->stamps);
+        p->stamp = 1;
+    }
+}
+
+static bool takes(const struct guide *g, const struct grammar_node *x, unsigned char b)
+{
+    return x->kind == GRAMMAR_BYTE ? x->a == b : grammar_set_has(&g->grammar->sets[x->a], b);
+}
+
+static int32_t find_step(struct guide *g, int32_t from, unsigned char b)
+{
+    begin(g);
+    for (int i = 0; i < g->states[from].n; i++, g->work++) {
+        struct alive a = g->alive[g->states[from].first + i];
+        const struct grammar_node *x = &g->grammar->nodes[a.node];
+        if (takes(g, x, b))
+            reach(g, x->b, a.stack);
+    }
+    close_over(g);
+    return intern(g);
+}
+
+static int32_t step(struct guide *g, int32_t from, unsigned char b)
+{
+    if (from == DEAD)
+        return DEAD;
+    int32_t *next = g->states[from].next;
+    if (!next) {
+        next = mem_new_array(256, sizeof *next);
+        count(g, 256 * sizeof *next);
+        for (int i = 0; i < 256; i++)
+            next[i] = UNKNOWN;
+        g->states[from].next = next;
+    }
+    if (next[b] == UNKNOWN)
+        next[b] = find_step(g, from, b);
+    return next[b];
+}
+
+/* State 0. */
+static void start(struct guide *g)
+{
+    begin(g);
+    reach(g, g->grammar->rules[0], 0);
+    close_over(g);
+    intern(g);
+}
+
+static void forget(struct guide *g)
+{
+    for (int i = 0; i < g->n_states; i++) {
+        mem_free(g->states[i].next);
+        mem_free(g->states[i].list_ids);
+    }
+    mem_free(g->states);
+    mem_free(g->alive);
+    mem_free(g->frames);
+    map_free(&g->by_hash);
+    map_free(&g->by_frame);
+    *g->total -= g->bytes;
+}
+
+/* ---- tokens of a state */
+
+static void set_bit(uint64_t *bits, int32_t id)
+{
+    bits[id >> 6] |= (uint64_t)1 << (id & 63);
+}
+
+static int count_bits(const uint64_t *bits, int n_vocab)
+{
+    int n = 0;
+    for (int i = 0; i <= n_vocab / 64; i++)
+        n += __builtin_popcountll(bits[i]);
+    return n;
+}
+
+/* Sets the bits of all tokens that leave something alive. false: too much work. */
+static bool find_allowed(struct guide *g, int32_t from, uint64_t *bits)
+{
+    const struct guide_tokens *t = g->tokens;
+    int32_t after[MOST_TOKEN_BYTES + 1]; /* behind so many bytes of the token */
+    int64_t most = g->work + GUIDE_MOST_WORK;
+    uint32_t alive = 0; /* bytes of the last token that left something alive, as far as they were looked at */
+    after[0] = from;
+    for (int i = 0; i < t->n; i++) {
+        const char *s = t->bytes.data + t->at[i];
+        uint32_t len = t->at[i + 1] - t->at[i], k = t->alike[i];
+        if (k > alive)
+            continue; /* it begins with what has died */
+        for (alive = k; alive < len; alive++)
+            if ((after[alive + 1] = step(g, after[alive], (unsigned char)s[alive])) == DEAD)
+                break;
+        if (alive == len)
+            set_bit(bits, t->ids[i]);
+        if (g->work > most)
+            return false;
+    }
+    return true;
+}
+
+static void keep_list(struct guide *g, int32_t state, const uint64_t *bits, int n)
+{
+    struct state *s = &g->states[state];
+    bool allowed = 2 * n <= g->tokens->n_vocab;
+    int want = allowed ? n : g->tokens->n_vocab - n, k = 0;
+    s->list_ids = mem_new_array((size_t)want + 1, sizeof *s->list_ids);
+    count(g, ((size_t)want + 1) * sizeof *s->list_ids);
+    for (int id = 0; id < g->tokens->n_vocab; id++)
+        if ((bits[id >> 6] >> (id & 63) & 1) == allowed)
+            s->list_ids[k++] = id;
+    s->list = (struct guide_ids){s->list_ids, k, allowed};
+}
+
+/* Where nothing else is left to say, as where the nesting is at its end, the answer may end. */
+static bool list_of(struct guide *g, int32_t state)
+{
+    const struct guide_tokens *t = g->tokens;
+    if (g->states[state].list.ids)
+        return true;
+    uint64_t *bits = mem_new_array((size_t)t->n_vocab / 64 + 1, sizeof *bits);
+    bool good = find_allowed(g, state, bits), ends = g->states[state].may_end || !count_bits(bits, t->n_vocab);
+    for (size_t i = 0; ends && i < t->n_ends; i++)
+        set_bit(bits, t->ends[i]);
+    if (good)
+        keep_list(g, state, bits, count_bits(bits, t->n_vocab));
+    mem_free(bits);
+    return good;
+}
+
+/* ---- guides */
+
+static struct guide *guide_new(struct guides *all, struct grammar *grammar)
+{
+    struct guide *g = mem_new(sizeof *g);
+    *g = (struct guide){.grammar = grammar,
+                        .tokens = all->tokens,
+                        .total = &all->bytes,
+                        .serial = ++all->serial,
+                        .n_frames = 1,
+                        .pad = &all->pad};
+    g->frames = grow(g, NULL, &g->cap_frames, 0, sizeof *g->frames);
+    count(g, sizeof *g);
+    map_init(&g->by_hash);
+    map_init(&g->by_frame);
+    start(g);
+    return g;
+}
+
+static void drop(struct guides *all, struct guide *g)
+{
+    map_remove(&all->by_grammar, (uintptr_t)g->grammar);
+    list_remove(&g->link);
+    shared_drop(g->grammar);
+    forget(g);
+    mem_free(g);
+}
+
+struct guides *guides_new(const struct guide_tokens *tokens, size_t most_bytes)
+{
+    struct guides *g = mem_new(sizeof *g);
+    *g = (struct guides){.tokens = tokens, .most = most_bytes};
+    list_init(&g->used);
+    map_init(&g->by_grammar);
+    return g;
+}
+
+void guides_free(struct guides *g)
+{
+    if (!g)
+        return;
+    while (!list_empty(&g->used))
+        drop(g, LIST_ENTRY(g->used.next, struct guide, link));
+    map_free(&g->by_grammar);
+    mem_free(g);
+}
+
+struct guide *guides_of(struct guides *all, struct grammar *grammar)
+{
+    uint64_t found;
+    struct guide *g;
+    while (all->bytes > all->most && !list_empty(&all->used))
+        drop(all, LIST_ENTRY(all->used.next, struct guide, link));
+    if (map_find(&all->by_grammar, (uintptr_t)grammar, &found)) {
+        g = (struct guide *)(uintptr_t)found;
+        list_remove(&g->link);
+    } else {
+        g = guide_new(all, shared_hold(grammar));
+        map_set(&all->by_grammar, (uintptr_t)grammar, (uintptr_t)g);
+    }
+    list_push_back(&all->used, &g->link);
+    return g;
+}
+
+static bool is_end(const struct guide_tokens *t, int32_t id)
+{
+    for (size_t i = 0; i < t->n_ends; i++)
+        if (t->ends[i] == id)
+            return true;
+    return false;
+}
+
+static int32_t read_token(struct guide *g, int32_t state, int32_t id)
+{
+    const struct guide_tokens *t = g->tokens;
+    int32_t at = id >= 0 && id < t->n_vocab ? t->where[id] : -1;
+    if (at < 0)
+        return is_end(t, id) ? state : DEAD;
+    for (uint32_t i = t->at[at]; i < t->at[at + 1]; i++)
+        state = step(g, state, (unsigned char)t->bytes.data[i]);
+    return state;
+}
+
+bool guide_next(struct guide *g, struct guided *at, const int32_t *output, int n, struct guide_ids *ids)
+{
+    if (at->serial != g->serial)
+        *at = (struct guided){.serial = g->serial, .state = g->n_states ? 0 : DEAD};
+    for (; at->n < n; at->n++)
+        at->state = read_token(g, at->state, output[at->n]);
+    if (at->state == DEAD || !list_of(g, at->state))
+        return false;
+    *ids = g->states[at->state].list;
+    return true;
+}
+
+int32_t guide_read(struct guide *g, const char *text, size_t n)
+{
+    int32_t state = g->n_states ? 0 : DEAD;
+    for (size_t i = 0; i < n; i++)
+        state = step(g, state, (unsigned char)text[i]);
+    return state;
+}
+
+bool guide_may_end(const struct guide *g, int32_t state)
+{
+    return state != DEAD && g->states[state].may_end;
+}
+
+size_t guides_bytes(const struct guides *g)
+{
+    return g->bytes;
+}

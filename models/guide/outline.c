@@ -1,0 +1,128 @@
+#include "models/guide/outline.h"
+
+#include <string.h>
+
+#include "models/guide/regex.h"
+#include "models/guide/schema.h"
+
+enum { MOST_SCHEMA_BYTES = 1 << 18 };
+
+static int check_size(const struct json *schema, struct err *e)
+{
+    struct buf text = {.limit = MOST_SCHEMA_BYTES};
+    json_write(&text, schema, NULL);
+    bool over = text.over;
+    buf_free(&text);
+    return over ? err_set(e, E_INPUT, "it is too large: more than %d KiB", MOST_SCHEMA_BYTES >> 10) : 0;
+}
+
+/* What has been begun with rule 0 is finished, or all of it is freed. */
+static int finish(struct schemas *s, int rc, struct grammar **out, struct err *e)
+{
+    if (!rc)
+        rc = schemas_make(s, e);
+    if (!rc)
+        rc = grammar_finish(&s->m, out, e);
+    schemas_free(s);
+    return rc;
+}
+
+int outline_schema(const struct json *schema, struct grammar **out, struct err *e)
+{
+    struct schemas s;
+    TRY(check_size(schema, e));
+    schemas_init(&s);
+    schemas_rule(&s, schema, schema);
+    return finish(&s, 0, out, e);
+}
+
+int outline_object(struct grammar **out, struct err *e)
+{
+    struct schemas s;
+    schemas_init(&s);
+    int32_t whole = grammar_rule(&s.m);
+    grammar_make_rule(&s.m, whole, grammar_call(&s.m, schemas_object(&s), grammar_end(&s.m)));
+    return finish(&s, 0, out, e);
+}
+
+int outline_choice(const struct json *texts, struct grammar **out, struct err *e)
+{
+    struct schemas s;
+    int32_t all = -1;
+    schemas_init(&s);
+    int32_t whole = grammar_rule(&s.m), end = grammar_end(&s.m);
+    int rc = json_type(texts) == JSON_ARRAY && json_first(texts) ? 0 : err_set(e, E_INPUT, "it must list some strings");
+    for (const struct json *v = json_first(texts); v && !rc; v = json_next(v)) {
+        const char *text = json_text(v);
+        if (!text || !*text) {
+            rc = err_set(e, E_INPUT, "a choice must be a string that is not empty");
+            break;
+        }
+        int32_t one = grammar_text(&s.m, text, strlen(text), end);
+        all = all < 0 ? one : grammar_split(&s.m, all, one);
+    }
+    grammar_make_rule(&s.m, whole, all);
+    return finish(&s, rc, out, e);
+}
+
+int outline_regex(const char *text, struct grammar **out, struct err *e)
+{
+    struct schemas s;
+    int32_t first = -1;
+    schemas_init(&s);
+    int32_t whole = grammar_rule(&s.m);
+    int rc = regex_make(&s.m, text, strlen(text), false, grammar_end(&s.m), &first, e);
+    grammar_make_rule(&s.m, whole, first);
+    return finish(&s, rc, out, e);
+}
+
+/* ---- calls */
+
+static const struct {
+    const char *before, *between, *after, *more; /* around the name and the arguments; between calls */
+} calls[] = {
+    [TOOLS_HERMES] = {"<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>", "\n"},
+    [TOOLS_LLAMA3] = {"{\"name\": ", ", \"parameters\": ", "}", "; "},
+};
+
+static int32_t put(struct schemas *s, const char *text, int32_t next)
+{
+    return grammar_text(&s->m, text, strlen(text), next);
+}
+
+static int32_t make_call(struct schemas *s, enum tool_format format, const struct json *function, int32_t next)
+{
+    const struct json *parameters = json_find(function, "parameters");
+    const char *name = json_member_text(function, "name");
+    bool any = json_type(parameters) != JSON_OBJECT || !json_first(parameters);
+    int32_t rule = any ? schemas_object(s) : schemas_rule(s, parameters, parameters);
+    int32_t first = put(s, calls[format].between, grammar_call(&s->m, rule, put(s, calls[format].after, next)));
+    struct buf quoted = {0};
+    json_put_string(&quoted, name, strlen(name), false);
+    first = put(s, calls[format].before, put(s, quoted.data, first));
+    buf_free(&quoted);
+    return first;
+}
+
+int outline_calls(enum tool_format format, const struct json *tools, const char *name, bool several,
+                  struct grammar **out, struct err *e)
+{
+    struct schemas s;
+    int32_t all = -1;
+    if (format != TOOLS_HERMES && format != TOOLS_LLAMA3)
+        return err_set(e, E_UNSUPPORTED, "a call cannot be forced in the way in which this model writes them");
+    TRY(check_size(tools, e));
+    schemas_init(&s);
+    int32_t whole = grammar_rule(&s.m), end = grammar_end(&s.m), more = several ? grammar_open(&s.m, end) : end;
+    for (const struct json *t = json_first(tools); t; t = json_next(t)) {
+        const struct json *f = json_find(t, "function");
+        if (name && strcmp(name, json_member_text(f, "name")) != 0)
+            continue;
+        int32_t one = make_call(&s, format, f, more);
+        all = all < 0 ? one : grammar_split(&s.m, all, one);
+    }
+    if (several && all >= 0)
+        grammar_close(&s.m, more, put(&s, calls[format].more, all));
+    grammar_make_rule(&s.m, whole, all);
+    return finish(&s, all < 0 ? err_set(e, E_INPUT, "there is no such function in 'tools'") : 0, out, e);
+}

@@ -1,0 +1,445 @@
+/* What guides let through: regular expressions, schemas, choices and calls, byte by byte and token by token. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/rng.h"
+#include "engine/base/shared.h"
+#include "models/guide/guide.h"
+#include "models/guide/outline.h"
+
+static struct tokenizer *tokenizer;
+static struct guide_tokens *tokens;
+static struct guides *guides;
+
+static int setup(void **state)
+{
+    (void)state;
+    assert_int_equal(tokenizer_bytes(&tokenizer, 300, NULL), 0);
+    tokens = guide_tokens_new(tokenizer);
+    guides = guides_new(tokens, 1 << 26);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    guides_free(guides);
+    guide_tokens_free(tokens);
+    tokenizer_free(tokenizer);
+    return 0;
+}
+
+static struct json *parse(const char *text)
+{
+    struct err e = {0};
+    struct json *j = json_parse(text, strlen(text), NULL, &e);
+    if (!j)
+        fail_msg("%s: %s", text, e.text);
+    return j;
+}
+
+static struct grammar *of_schema(const char *schema)
+{
+    struct json *j = parse(schema);
+    struct grammar *g = NULL;
+    struct err e = {0};
+    if (outline_schema(j, &g, &e))
+        fail_msg("%s: %s", schema, e.text);
+    json_free(j);
+    return g;
+}
+
+static struct grammar *of_regex(const char *regex)
+{
+    struct grammar *g = NULL;
+    struct err e = {0};
+    if (outline_regex(regex, &g, &e))
+        fail_msg("%s: %s", regex, e.text);
+    return g;
+}
+
+static bool takes(struct grammar *g, const char *text)
+{
+    struct guide *guide = guides_of(guides, g);
+    return guide_may_end(guide, guide_read(guide, text, strlen(text)));
+}
+
+struct said {
+    const char *what; /* a schema, or a regular expression */
+    const char *good[8], *bad[10];
+};
+
+static void check_all(const struct said *cases, size_t n, struct grammar *(*make)(const char *))
+{
+    for (size_t i = 0; i < n; i++) {
+        struct grammar *g = make(cases[i].what);
+        for (int k = 0; k < 8 && cases[i].good[k]; k++)
+            if (!takes(g, cases[i].good[k]))
+                fail_msg("%s does not take %s", cases[i].what, cases[i].good[k]);
+        for (int k = 0; k < 10 && cases[i].bad[k]; k++)
+            if (takes(g, cases[i].bad[k]))
+                fail_msg("%s takes %s", cases[i].what, cases[i].bad[k]);
+        shared_drop(g);
+    }
+}
+
+static void regular_expressions(void **state)
+{
+    (void)state;
+    static const struct said cases[] = {
+        {"abc", {"abc"}, {"", "ab", "abcd", "xabc"}},
+        {"^a|bc?$", {"a", "b", "bc"}, {"", "ac", "abc"}},
+        {"(ab)*", {"", "ab", "abab"}, {"a", "aba"}},
+        {"(?:a|b)+c", {"ac", "babc"}, {"c", "ab"}},
+        {"[a-c]{2,3}", {"ab", "cab"}, {"a", "abca", "ad"}},
+        {"x{2}", {"xx"}, {"x", "xxx"}},
+        {"x{2,}", {"xx", "xxxxx"}, {"x"}},
+        {"[^a]", {"b", "\xC3\xA9", "\xF0\x9F\x98\x80"}, {"a", "", "bb", "\xC3"}},
+        {".", {"a", "\xE2\x82\xAC"}, {"\n", "ab"}},
+        {"\\d+\\.\\d{2}", {"3.14", "00.00"}, {"3.1", "3,14"}},
+        {"\\w+@\\w+", {"a_1@b"}, {"a b@c", "@b"}},
+        {"\\S\\s\\D", {"a\tb", "- x"}, {"a b1", "a1b"}},
+        {"[\\]\\-x]+", {"]-x"}, {"y"}},
+        {"[]a]", {"]", "a"}, {"b"}},
+        {"\xC3\xA9?z", {"\xC3\xA9z", "z"}, {"\xC3z"}},
+        {"(a*)*b", {"b", "aaab"}, {"a"}},
+        {"(|a)b", {"b", "ab"}, {"aab"}},
+        {"\\^\\$\\|\\(", {"^$|("}, {"^$|"}},
+    };
+    check_all(cases, sizeof cases / sizeof *cases, of_regex);
+}
+
+static void regular_expressions_that_are_refused(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"(",           ")",      "a**",     "a+?",   "*a",         "a{2", "a{3,2}",
+                                        "a{2000}",     "[a",     "[b-a]",   "(?=a)", "\\b",        "\\1", "a^b",
+                                        "[[:digit:]]", "\\p{L}", "(?<n>a)", "a{,2}", "[\xC3\xA9]", "\\"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct grammar *g = NULL;
+        struct err e = {0};
+        if (outline_regex(texts[i], &g, &e) != E_INPUT)
+            fail_msg("%s was taken", texts[i]);
+        assert_true(strstr(e.text, "at byte"));
+    }
+    struct grammar *g = NULL;
+    struct err e = {0};
+    assert_int_equal(outline_regex("((a{1000}){1000}){1000}", &g, &e), E_INPUT);
+    assert_true(strstr(e.text, "too large"));
+}
+
+static void schemas(void **state)
+{
+    (void)state;
+    static const struct said cases[] = {
+        {"{\"type\":\"string\"}",
+         {"\"\"", "\"a\\n\\u00e9\xC3\xA9\""},
+         {"\"\n\"", "\"", "a", "\"\\x\"", "\"\\ud800\"", "\"\xFF\""}},
+        {"{\"type\":\"string\",\"minLength\":1,\"maxLength\":2}", {"\"a\"", "\"\xC3\xA9\\n\""}, {"\"\"", "\"abc\""}},
+        {"{\"type\":\"string\",\"pattern\":\"^[a\\\"]{2}$\"}", {"\"a\\\"\"", "\"aa\""}, {"\"a\"\"", "\"a\""}},
+        {"{\"type\":\"integer\"}", {"0", "-17", "9007199254740993"}, {"01", "1.0", "1e3", "-", "12345678901234567"}},
+        {"{\"type\":\"number\"}", {"0", "-1.5", "2e-7", "1E+5"}, {".5", "1.", "1e999", "00", "NaN"}},
+        {"{\"type\":\"integer\",\"minimum\":-3,\"maximum\":12}",
+         {"-3", "0", "9", "10", "12"},
+         {"-4", "13", "-0", "100", "-30"}},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":0}", {"1", "99999"}, {"0", "-1"}},
+        {"{\"type\":\"number\",\"minimum\":0,\"maximum\":1}",
+         {"0", "0.5", "1", "1.0", "0.0"},
+         {"1.1", "-0.1", "2", "-0"}},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0,\"exclusiveMaximum\":2}",
+         {"0.1", "1", "1.999"},
+         {"0", "0.0", "2", "2.0"}},
+        {"{\"type\":\"number\",\"exclusiveMaximum\":-1}", {"-1.5", "-2"}, {"-1", "-1.0", "0", "-0.5"}},
+        {"{\"type\":[\"boolean\",\"null\"]}", {"true", "false", "null"}, {"0", "\"true\""}},
+        {"{\"enum\":[\"a\",1,null,{\"b\":[1]}]}", {"\"a\"", "1", "null", "{\"b\": [1]}"}, {"a", "2", "\"b\""}},
+        {"{\"const\":\"x\"}", {"\"x\""}, {"\"y\""}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}",
+         {"[]", "[1]", "[1, 2,3]", "[\n  1\n]"},
+         {"[,]", "[1,]", "[\"a\"]", "[1"}},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"minItems\":2,\"maxItems\":3}",
+         {"[null,null]", "[null, null, null]"},
+         {"[]", "[null]", "[null,null,null,null]"}},
+        {"{\"type\":\"array\",\"maxItems\":0}", {"[]", "[ ]"}, {"[1]"}},
+        {"{\"type\":\"array\",\"minItems\":1}", {"[1]", "[{}, \"a\"]"}, {"[]"}},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1},{\"const\":2}],\"items\":false,\"minItems\":2}",
+         {"[1,2]"},
+         {"[1]", "[1,2,3]", "[2,1]"}},
+        {"{\"type\":\"array\",\"prefixItems\":[{\"const\":1}],\"items\":{\"const\":2}}",
+         {"[]", "[1]", "[1,2,2]"},
+         {"[2]", "[1,1]"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"},\"c\":{}},"
+         "\"required\":[\"b\"]}",
+         {"{\"b\": \"\"}", "{\"a\":1,\"b\":\"\"}", "{\"b\":\"x\", \"c\":[1]}", "{\n  \"a\": 1,\n  \"b\": \"\"\n}"},
+         {"{}", "{\"a\":1}", "{\"b\":\"\",\"a\":1}", "{\"b\":\"\",}", "{\"b\":\"\",\"d\":1}", "{\"b\":1}"}},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1}}}",
+         {"{}", "{\"a\":1}"},
+         {"{,}", "{\"a\":1,\"a\":1}"}},
+        {"{\"type\":\"object\",\"required\":[\"z\"]}", {"{\"z\": [null]}"}, {"{}", "{\"y\":1}"}},
+        {"{\"type\":\"object\",\"additionalProperties\":{\"type\":\"integer\"}}",
+         {"{}", "{\"x\": 1, \"y\":2}"},
+         {"{\"x\":\"1\"}"}},
+        {"{\"type\":\"object\",\"additionalProperties\":false}", {"{}"}, {"{\"x\":1}"}},
+        {"{\"type\":\"object\"}", {"{}", "{\"a\": {\"b\": [1, {}]}}"}, {"[]", "1"}},
+        {"{}", {"1", "[]", "{\"a\":null}", "\"s\"", "true"}, {"", "tru", "'a'"}},
+        {"{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]}", {"1", "null"}, {"true"}},
+        {"{\"oneOf\":[{\"const\":1},{\"const\":2}]}", {"1", "2"}, {"3"}},
+        {"{\"$defs\":{\"a/b\":{\"const\":5}},\"allOf\":[{\"$ref\":\"#/$defs/a~1b\"}]}", {"5"}, {"6"}},
+        {"{\"type\":\"object\",\"properties\":{\"next\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},"
+         "\"required\":[\"next\"]}",
+         {"{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"},
+         {"{\"next\":{}}", "null"}},
+        {"{\"type\":\"string\",\"format\":\"date\"}", {"\"2024-12-31\""}, {"\"2024-13-01\"", "\"x\""}},
+        {"{\"type\":\"string\",\"format\":\"email\"}", {"\"x\""}, {"1"}},
+        {"{\"properties\":{\"\\\"\":true},\"required\":[\"\\\"\"]}", {"{\"\\\"\": 1}"}, {"{\"\"\": 1}"}},
+    };
+    check_all(cases, sizeof cases / sizeof *cases, of_schema);
+}
+
+static void schemas_that_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *says;
+    } cases[] = {
+        {"false", "object"},
+        {"{\"type\":\"thing\"}", "type"},
+        {"{\"type\":5}", "type"},
+        {"{\"not\":{}}", "'not' is not supported"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"multipleOf\":2}}}", "multipleOf"},
+        {"{\"$ref\":\"#/$defs/no\"}", "there is no #/$defs/no"},
+        {"{\"$ref\":\"http://x\"}", "$ref"},
+        {"{\"$ref\":\"#\"}", "itself"},
+        {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", "itself"},
+        {"{\"anyOf\":[],\"x\":1}", "anyOf"},
+        {"{\"anyOf\":[{}],\"properties\":{}}", "beside"},
+        {"{\"allOf\":[{},{}]}", "allOf"},
+        {"{\"enum\":[]}", "enum"},
+        {"{\"type\":\"string\",\"pattern\":\"(\"}", "regular expression"},
+        {"{\"type\":\"string\",\"minLength\":-1}", "minLength"},
+        {"{\"type\":\"string\",\"minLength\":5,\"maxLength\":2}", "maxLength"},
+        {"{\"type\":\"string\",\"maxLength\":100000000}", "too large"},
+        {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "no integer"},
+        {"{\"type\":\"number\",\"minimum\":0.5}", "minimum"},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "minItems"},
+        {"{\"type\":\"object\",\"required\":\"a\"}", "required"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":5}}", "object"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct json *j = parse(cases[i].schema);
+        struct grammar *g = NULL;
+        struct err e = {0};
+        if (outline_schema(j, &g, &e) != E_INPUT || !strstr(e.text, cases[i].says))
+            fail_msg("%s: %s", cases[i].schema, e.text);
+        json_free(j);
+    }
+}
+
+/* Every bound within a thousand: the integers that are taken are those between. */
+static void integers_between_bounds(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 3);
+    for (int i = 0; i < 60; i++) {
+        int a = (int)rng_below(&r, 2000) - 1000, b = a + (int)rng_below(&r, i % 3 ? 40 : 1500);
+        char schema[100], text[20];
+        snprintf(schema, sizeof schema, "{\"type\":\"integer\",\"minimum\":%d,\"maximum\":%d}", a, b);
+        struct grammar *g = of_schema(schema);
+        for (int v = -2600; v <= 2600; v++) {
+            snprintf(text, sizeof text, "%d", v);
+            if (takes(g, text) != (a <= v && v <= b))
+                fail_msg("%s: %d", schema, v);
+        }
+        shared_drop(g);
+    }
+}
+
+static void choices_and_objects(void **state)
+{
+    (void)state;
+    struct json *j = parse("[\"yes\",\"no\",\"not sure\"]");
+    struct grammar *g = NULL;
+    assert_int_equal(outline_choice(j, &g, NULL), 0);
+    assert_true(takes(g, "yes") && takes(g, "no") && takes(g, "not sure"));
+    assert_false(takes(g, "not") || takes(g, "maybe") || takes(g, "") || takes(g, "yesno"));
+    shared_drop(g);
+    json_free(j);
+    assert_int_equal(outline_object(&g, NULL), 0);
+    assert_true(takes(g, "{\"a\": [1, {\"b\": null}]}") && takes(g, "{}"));
+    assert_false(takes(g, "[]") || takes(g, "{} "));
+    shared_drop(g);
+    static const char *const bad[] = {"[]", "{}", "[1]", "[\"\"]", "\"a\""};
+    for (int i = 0; i < 5; i++) {
+        j = parse(bad[i]);
+        assert_int_equal(outline_choice(j, &g, NULL), E_INPUT);
+        json_free(j);
+    }
+}
+
+static void forced_calls(void **state)
+{
+    (void)state;
+    struct json *tools =
+        parse("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\","
+              "\"properties\":{\"a\":{\"type\":\"integer\"}},\"required\":[\"a\"]}}},"
+              "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]");
+    static const char f[] = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+                      g2[] = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+    char both[300];
+    struct grammar *g = NULL;
+    snprintf(both, sizeof both, "%s\n%s", f, g2);
+    assert_int_equal(outline_calls(TOOLS_HERMES, tools, NULL, true, &g, NULL), 0);
+    assert_true(takes(g, f) && takes(g, g2) && takes(g, both));
+    assert_false(takes(g, "") || takes(g, "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
+    shared_drop(g);
+    assert_int_equal(outline_calls(TOOLS_HERMES, tools, "g", false, &g, NULL), 0);
+    assert_true(takes(g, g2) && !takes(g, f) && !takes(g, both));
+    shared_drop(g);
+    assert_int_equal(outline_calls(TOOLS_LLAMA3, tools, "f", false, &g, NULL), 0);
+    assert_true(takes(g, "{\"name\": \"f\", \"parameters\": {\"a\": 5}}"));
+    shared_drop(g);
+    assert_int_equal(outline_calls(TOOLS_HERMES, tools, "h", false, &g, NULL), E_INPUT);
+    assert_int_equal(outline_calls(TOOLS_MISTRAL, tools, NULL, false, &g, NULL), E_UNSUPPORTED);
+    json_free(tools);
+}
+
+/* ---- lists of tokens */
+
+static bool is_allowed(const struct guide_ids *ids, int32_t id)
+{
+    for (int i = 0; i < ids->n; i++)
+        if (ids->ids[i] == id)
+            return ids->allowed;
+    return !ids->allowed;
+}
+
+/* With tokens of a byte the list is: those bytes that leave something alive, and the end where it may be. */
+static void lists_are_what_may_follow(void **state)
+{
+    (void)state;
+    struct grammar *g = of_schema("{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{}}}}");
+    static const char text[] = "{\"a\": [1.5, \"\xC3\xA9\\n\", {\"b\": null}]}";
+    int32_t output[sizeof text];
+    struct guided at = {0};
+    struct guide_ids ids;
+    for (int n = 0; n < (int)sizeof text; n++) {
+        struct guide *guide = guides_of(guides, g);
+        assert_true(guide_next(guide, &at, output, n, &ids));
+        int32_t here = guide_read(guide, text, (size_t)n);
+        for (int32_t id = 0; id < 300; id++) {
+            char more[sizeof text + 20];
+            memcpy(more, text, (size_t)n);
+            int len = id < 256 ? 1 : snprintf(more + n, 20, "<unused%d>", (int)id);
+            if (id < 256)
+                more[n] = (char)id;
+            bool want = id == 256 || id == 257 ? id == 257 && guide_may_end(guide, here)
+                                               : guide_read(guide, more, (size_t)(n + len)) >= 0;
+            if (is_allowed(&ids, id) != want)
+                fail_msg("token %d behind %.*s", (int)id, n, text);
+        }
+        output[n] = (unsigned char)text[n];
+    }
+    assert_true(ids.allowed && ids.n == 1 && ids.ids[0] == 257); /* nothing but the end */
+    output[0] = 'x';
+    assert_false(guide_next(guides_of(guides, g), &(struct guided){0}, output, 1, &ids));
+    shared_drop(g);
+}
+
+/* Too much is kept: the oldest guide begins anew, and its requests read their output again. */
+static void what_is_kept_is_bounded(void **state)
+{
+    (void)state;
+    struct guides *few = guides_new(tokens, 400000);
+    struct grammar *all[6];
+    struct guided at[6] = {{0}};
+    int32_t output[6][64];
+    int n[6] = {0};
+    struct rng r;
+    rng_init(&r, 9);
+    for (int i = 0; i < 6; i++)
+        all[i] = of_schema("{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}");
+    for (int round = 0; round < 400; round++) {
+        int i = (int)rng_below(&r, 6);
+        struct guide_ids ids, again;
+        struct guide *g = guides_of(few, all[i]);
+        assert_true(guide_next(g, &at[i], output[i], n[i], &ids));
+        assert_true(guide_next(g, &(struct guided){0}, output[i], n[i], &again));
+        assert_ptr_equal(ids.ids, again.ids);
+        assert_true(ids.allowed && ids.n);
+        int32_t id = ids.ids[rng_below(&r, (uint64_t)ids.n)];
+        output[i][n[i]] = id;
+        n[i] = id == 257 || n[i] == 60 ? 0 : n[i] + 1;
+        if (!n[i])
+            at[i] = (struct guided){0};
+    }
+    assert_true(guides_bytes(few) < 900000);
+    for (int i = 0; i < 6; i++)
+        shared_drop(all[i]);
+    guides_free(few);
+}
+
+/* At the deepest nesting there is, what is open can still be closed. */
+static void nesting_ends(void **state)
+{
+    (void)state;
+    struct grammar *g = NULL;
+    int32_t output[2000];
+    int n = 0;
+    struct guided at = {0};
+    struct guide_ids ids;
+    assert_int_equal(outline_object(&g, NULL), 0);
+    output[n++] = '{';
+    for (const char *p = "\"a\":"; *p; p++)
+        output[n++] = *p;
+    for (;; n++) { /* arrays in arrays, as long as there may be */
+        assert_true(guide_next(guides_of(guides, g), &at, output, n, &ids));
+        if (!is_allowed(&ids, '['))
+            break;
+        output[n] = '[';
+    }
+    assert_true(n > 60);
+    while (assert_true(guide_next(guides_of(guides, g), &at, output, n, &ids)), !is_allowed(&ids, 257))
+        output[n] = is_allowed(&ids, ']') ? ']' : is_allowed(&ids, '}') ? '}' : '1', n++;
+    shared_drop(g);
+}
+
+/* An expression whose states are without number is given up, not followed. */
+static void too_much_work_is_given_up(void **state)
+{
+    (void)state;
+    struct grammar *g = of_regex("(.|a)*a(.|a){400}b(.|a)*(a|b)(.|a){300}");
+    struct guided at = {0};
+    struct guide_ids ids;
+    int32_t output[3000];
+    int n = 0;
+    struct rng r;
+    rng_init(&r, 1);
+    while (n < 3000 && guide_next(guides_of(guides, g), &at, output, n, &ids))
+        output[n++] = 'a' + (int32_t)rng_below(&r, 2);
+    assert_in_range(n, 1, 2999);
+    shared_drop(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(regular_expressions),
+        cmocka_unit_test(regular_expressions_that_are_refused),
+        cmocka_unit_test(schemas),
+        cmocka_unit_test(schemas_that_are_refused),
+        cmocka_unit_test(integers_between_bounds),
+        cmocka_unit_test(choices_and_objects),
+        cmocka_unit_test(forced_calls),
+        cmocka_unit_test(lists_are_what_may_follow),
+        cmocka_unit_test(what_is_kept_is_bounded),
+        cmocka_unit_test(nesting_ends),
+        cmocka_unit_test(too_much_work_is_given_up),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
