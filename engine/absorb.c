@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "models/guide/guide.h"
 
 static void observe_end(struct engine *engine, const struct request *r, int64_t now)
 {
@@ -121,6 +122,14 @@ static void observe_first_token(struct metrics *m, const struct request_spec *s,
     metrics_observe_tenant(metrics_tenant(m, s->tenant), TENANT_TTFT, seconds);
 }
 
+/* For a request with a grammar, before its next step. */
+static bool knows_what_follows(struct engine *engine, struct request *r)
+{
+    struct guide *g = guides_of(engine->world.guides, r->spec->grammar);
+    struct guide_ids ids;
+    return guide_next(g, &r->guided, r->tokens + r->spec->n_prompt, request_output(r), &ids);
+}
+
 /* One new token. Returns the ending it brings, or END_NONE. */
 static enum ending take_token(struct engine *engine, struct request *r, const struct sample_result *res, int64_t now)
 {
@@ -152,6 +161,8 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
     engine_tell_token(engine, r, r->ends_with_stop, scored ? &lp : NULL);
     if (r->ends_with_stop)
         return END_STOP;
+    if (r->spec->grammar && !knows_what_follows(engine, r))
+        return END_ERROR;
     bool full = request_output(r) >= r->spec->max_tokens || r->n_tokens >= engine->world.limits.max_model_len;
     return full ? END_LENGTH : END_NONE;
 }
@@ -227,7 +238,11 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     r->finishing = r->busy; /* it takes part in the step behind this one: it ends with that */
     r->finish_as = how;
     if (!r->busy)
-        engine_end_request(engine, r, &(struct request_end){.how = how, .retry_after_s = -1});
+        engine_end_request(engine, r,
+                           &(struct request_end){.how = how,
+                                                 .http_status = how == END_ERROR ? 400 : 0,
+                                                 .retry_after_s = -1,
+                                                 .why = how == END_ERROR ? GUIDE_TOO_MUCH : NULL});
 }
 
 static bool is_member(const struct step *s, int rank)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/engine_state.h"
+#include "models/guide/guide.h"
 
 /* Seconds until the queue has probably moved on, for Retry-After. */
 static int retry_after(const struct engine *engine, int64_t now)
@@ -38,6 +39,16 @@ static void turn_away(struct engine *engine, struct request_spec *s, int status,
     engine_emit(engine, &ev);
 }
 
+/* What its first token may be is found here, so that it is known whether that can be found. NULL: it can. */
+static const char *guide_refusal(struct engine *engine, const struct request_spec *s)
+{
+    struct guided at = {0};
+    struct guide_ids ids;
+    if (!engine->world.guides)
+        return "this server has no text that could be guided";
+    return guide_next(guides_of(engine->world.guides, s->grammar), &at, NULL, 0, &ids) ? NULL : GUIDE_TOO_MUCH;
+}
+
 void engine_submit(struct engine *engine, struct request_spec *s)
 {
     int64_t now = engine->now_ns;
@@ -54,6 +65,11 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     }
     if (engine->beyond_mending) {
         turn_away(engine, s, 503, -1, engine->beyond_mending);
+        return;
+    }
+    const char *why = s->grammar ? guide_refusal(engine, s) : NULL;
+    if (why) {
+        turn_away(engine, s, 400, -1, why);
         return;
     }
     int rc = world_submit(&engine->world, s, now, &r, &e);

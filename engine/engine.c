@@ -7,6 +7,7 @@
 #include "engine/base/log.h"
 #include "engine/base/seen.h"
 #include "engine/engine_state.h"
+#include "models/guide/guide.h"
 
 /* ---- opening */
 
@@ -87,6 +88,8 @@ static int open_world(struct engine *engine, struct err *e)
         kv_open_host(&engine->world.kv, engine->node.host.n_blocks, engine->setup.block_size);
     TRY(engine_open_disk(engine, e));
     engine->world.ffn = engine->setup.ffn;
+    if (engine->setup.guide_tokens)
+        engine->world.guides = guides_new(engine->setup.guide_tokens, GUIDE_BYTES);
     engine_open_drafts(engine);
     /* No recording says what probes said, which without a prefix cache would each compute all of their parent again. */
     if (!witness_is_exact(engine->setup.witness) && engine->setup.ops->computes && engine->setup.limits.prefix_caching)
@@ -212,6 +215,7 @@ void engine_destroy(struct engine *engine)
     retired_stop(engine->retired);
     guards_free(engine->guards);
     plan_free(&engine->plan);
+    guides_free(engine->world.guides);
     struct engine_message m;
     while (engine->inbox && queue_take(engine->inbox, &m)) {
         if (m.kind == IN_MOVE_DONE)

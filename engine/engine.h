@@ -103,7 +103,9 @@ struct engine_setup {
                                             with a witness that is exact. Borrowed until engine_destroy */
     const struct thinking *thinking;     /* how it ends, for probes; NULL: nothing is probed. Not with a witness that is
                                             exact, nor in virtual time. Borrowed until engine_destroy */
-    struct policy policy;                /* goes live at once; ctx moves to the engine */
+    const struct guide_tokens *guide_tokens; /* for requests with a grammar; NULL: they are refused. Borrowed until
+                                                engine_destroy */
+    struct policy policy;                    /* goes live at once; ctx moves to the engine */
     char model_name[128];
     int outbox_events;   /* from so many on that the front has not taken, tokens wait with their requests; 0: 16384, in
                             virtual time no bound */

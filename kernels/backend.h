@@ -182,8 +182,10 @@ struct sample_row {
     const struct sampling *how;
     const int32_t *prompt, *output; /* for penalties; counts may be 0 when all are off */
     int n_prompt, n_output;
-    const int32_t *banned; /* ids that may not be chosen (stop ids before min_tokens) */
+    const int32_t *banned; /* ids that may not be chosen (stop ids before min_tokens, what a guide rules out) */
     int n_banned;
+    const int32_t *allowed; /* sorted: no other one may be chosen; n_allowed 0: all may be */
+    int n_allowed;
     uint64_t position; /* index of the draw in its sequence */
     int32_t given;     /* >= 0: choose nothing, report this token's logprob (prompt logprobs, echo) */
     int n_top;         /* top logprobs wanted; -1: none at all, 0: the token's own */

@@ -1,7 +1,7 @@
 -- Shift Parallelism. One group holds every rank. Steps of many tokens run in the base layout, where ranks share the
 -- sequence and talk little; small ones in full tensor parallelism, where each rank reads a share of the weights only.
 -- Both keep a sequence's KV where it lies, so a change costs nothing; hysteresis keeps it from happening at every other
--- step.
+-- step. Where ranks hold shares of the weights, a group runs one layout, so there is nothing to shift.
 
 local node -- what never changes
 
@@ -10,16 +10,12 @@ local function is_asked(layout, p)
   return (p.base_sp == 0 or layout.sp == p.base_sp) and (p.base_tp == 0 or layout.tp == p.base_tp)
 end
 
--- The layout that the params name; else the least tensor parallel one whose weights leave the reserve free. Replicated
--- weights take the same in any layout, so they ask for no tensor parallelism at all.
+-- The layout that the params name; else the least tensor parallel one.
 local function base_of(size, p)
-  local best, least
   for _, layout in ipairs(node.layouts[size] or {}) do
-    local bytes = node.residency == "sharded" and node.weight_bytes / layout.tp or node.weight_bytes
     if p.base_sp + p.base_tp > 0 and is_asked(layout, p) then return layout end
-    if not least or (least > node.memory_bytes * (1 - p.reserve) and bytes < least) then best, least = layout, bytes end
   end
-  return best
+  return node.layouts[size] and node.layouts[size][1]
 end
 
 return {
@@ -39,13 +35,9 @@ return {
     budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
     base_sp = {
       default = 0, min = 0, type = "integer", unit = "ranks",
-      doc = "base layout; 0: what base_tp leaves, or the least tensor parallel one that memory allows",
+      doc = "base layout; 0: what base_tp leaves, or the least tensor parallel one",
     },
     base_tp = { default = 0, min = 0, type = "integer", unit = "ranks", doc = "the same; 0: what base_sp leaves" },
-    reserve = {
-      default = 0.3, min = 0, max = 1, unit = "share",
-      doc = "share of a rank's memory that is kept for KV when the base layout is chosen",
-    },
     preempt = {
       default = false,
       doc = "lower priority numbers go first, and running requests of lower rank give way to them",
@@ -57,6 +49,9 @@ return {
   },
 
   fits = function(facts, p)
+    if facts.residency == "sharded" then
+      return false, "ranks hold shares of the weights, so a group runs one layout: static, or seesaw, which re-shards"
+    end
     local runs = ""
     for _, layout in ipairs(facts.layouts[facts.n_ranks]) do
       if is_asked(layout, p) then return true end

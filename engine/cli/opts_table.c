@@ -525,7 +525,7 @@ static const struct opt_foreign foreign[] = {
     {"generation-config", true, "vllm", "sampling defaults are those of the API"},
     {"enable-auto-tool-choice", false, "*", NULL},
     {"reasoning-parser", true, NULL, "reasoning is not split from the answer"},
-    {"structured-outputs-config", true, NULL, "guided decoding is not offered yet"},
+    {"structured-outputs-config", true, NULL, "answers are guided by one backend, which needs no settings"},
     {"compilation-config|-cc|-O", true, "0", "there is nothing to compile"},
     {"enable-chunked-prefill", false, "*", NULL},
     {"no-enable-chunked-prefill", false, NULL, "prompts longer than --max-num-batched-tokens always go in chunks"},

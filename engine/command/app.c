@@ -301,6 +301,8 @@ static int open_engine(struct app *a, struct err *e)
     TRY(app_plan_thinking(a, e));
     s.thinking = app_can_probe(a) ? &a->thinking : NULL;
     s.embed = a->encoder ? &a->embed_link : NULL;
+    if (a->opts.command != CMD_RUN)
+        s.guide_tokens = a->guide_tokens = guide_tokens_new(a->tokenizer);
     TRY(app_open_recorder(a, &s, e));
     TRY(plan_disk(a, &s, e));
     s.policy = a->policy;
@@ -439,6 +441,7 @@ void app_close(struct app *a)
     buf_free(&a->chat_source);
     buf_free(&a->batch_model);
     buf_free(&a->batch_encoder);
+    guide_tokens_free(a->guide_tokens);
     tokenizer_free(a->tokenizer);
     gguf_close(a->tokenizer_gguf);
     model_close(a->model);

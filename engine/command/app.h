@@ -21,6 +21,7 @@
 #include "lua/host.h"
 #include "lua/nursery.h"
 #include "models/encode/encoder.h"
+#include "models/guide/guide.h"
 #include "models/template/chat.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -53,13 +54,14 @@ struct app {
     struct model *draft_model;     /* NULL: none */
     struct drafter_plan drafter;   /* with it; the engine borrows it */
     struct model_drafts *model_drafts;
-    struct draft_sources drafts;      /* the engine borrows them */
-    struct thinking thinking;         /* it, too; n_suffix 0: the model has none that is known to end */
-    struct modelled_drafts modelled;  /* simulate */
-    struct recording *traced;         /* simulate, for its head: the trace, on another machine than its own */
-    struct recorder *recorder;        /* serve: of --record, and of the window of --what-if-memory */
-    struct record_window *window;     /* NULL: none is kept */
-    struct recorded_machine recorded; /* simulate */
+    struct draft_sources drafts;       /* the engine borrows them */
+    struct thinking thinking;          /* it, too; n_suffix 0: the model has none that is known to end */
+    struct modelled_drafts modelled;   /* simulate */
+    struct recording *traced;          /* simulate, for its head: the trace, on another machine than its own */
+    struct recorder *recorder;         /* serve: of --record, and of the window of --what-if-memory */
+    struct record_window *window;      /* NULL: none is kept */
+    struct recorded_machine recorded;  /* simulate */
+    struct guide_tokens *guide_tokens; /* serve, batch */
     struct engine *engine;
     struct thread *engine_thread;
     struct encoder *encoder; /* serve, batch: --embedding-model, or the model itself; NULL: none */

@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/exec/micro.h"
+#include "models/guide/guide.h"
 
 /* Does the client want logprobs of the prompt, and have they not been handed out? */
 static bool wants_prompt(const struct request *r)
@@ -42,6 +43,8 @@ static void fill_sample(struct sample_row *s, const struct request *r, const int
         s->output = output;
         s->n_output = n_output;
     }
+    s->allowed = how->allowed;
+    s->n_allowed = how->n_allowed;
     if (n_output < r->spec->min_tokens) {
         s->banned = r->spec->stop_ids;
         s->n_banned = r->spec->n_stop_ids;
@@ -71,6 +74,23 @@ static const int32_t *output_of(struct step *s, const struct request *r, const s
     for (; d->parents && at >= 0; at = d->parents[at])
         both[n + --more] = d->tokens[at];
     return both;
+}
+
+/* What may come next. Where nobody knows, anything may: the request ends then (engine/absorb.c). */
+static void fill_guide(struct step *s, const struct step_context *at, struct sample_row *row, struct request *r)
+{
+    struct guide *g = guides_of(at->world->guides, r->spec->grammar);
+    struct guide_ids ids;
+    if (!guide_next(g, &r->guided, r->tokens + r->spec->n_prompt, request_output(r), &ids) || !ids.n)
+        return;
+    const int32_t *copy = arena_copy(&s->arena, ids.ids, (size_t)ids.n * sizeof *ids.ids);
+    if (ids.allowed) {
+        row->allowed = copy;
+        row->n_allowed = ids.n;
+    } else {
+        row->banned = copy;
+        row->n_banned = ids.n;
+    }
 }
 
 /* The rows that sample: of its newest token, and of its draft tokens. */
@@ -162,6 +182,8 @@ static void add_item(struct step *s, const struct step_context *at, struct curso
     }
     if (out->samples)
         add_samples(s, c, r, out);
+    if (out->samples && r->spec->grammar) /* it is not drafted for: one row */
+        fill_guide(s, at, &c->samples[c->logit - 1], it->request);
     if (it->asks)
         add_ask(s, at, it, out);
     c->row += rows;
@@ -280,7 +302,7 @@ bool step_can_be_followed(const struct step *s, const struct step_context *at)
         if (it->n_tokens != 1 || it->drafts.n || it->ask >= 0 || !it->samples || it->n_given || !r || r->finishing ||
             r->lost)
             return false;
-        if (has_penalties(&r->spec->sampling) || request_output(r) + 1 >= r->spec->max_tokens ||
+        if (has_penalties(&r->spec->sampling) || r->spec->grammar || request_output(r) + 1 >= r->spec->max_tokens ||
             r->n_tokens + 1 >= w->limits.max_model_len)
             return false;
     }

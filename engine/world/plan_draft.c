@@ -48,7 +48,7 @@ static int room_for(const struct plan *p, const struct request *r, const struct 
                     l->max_model_len - r->n_tokens - 1, (own + (spare > 0 ? spare : 0)) * each - r->n_tokens};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         n = limits[i] < n ? limits[i] : n;
-    return n > 0 ? n : 0;
+    return n > 0 && !r->spec->grammar ? n : 0; /* what may follow a guess is not worked out */
 }
 
 /* Is the source asked, by name or as one of all? */
@@ -63,7 +63,7 @@ static int room_behind(const struct plan *p, const struct request *r, int most)
     int answer = r->spec->max_tokens - request_output(r) - 2, length = p->world->limits.max_model_len - r->n_tokens - 2,
         room = answer < length ? answer : length;
     most = most < MOST_HEADS ? most : MOST_HEADS;
-    return room < most ? room : most;
+    return r->spec->grammar ? 0 : room < most ? room : most;
 }
 
 /* Where a source is asked whose guesses steps make, this step makes the next one, if there can be a next one. */

@@ -20,6 +20,7 @@ void request_spec_free(struct request_spec *s)
     mem_free(s->stop_ids);
     shared_drop(s->sampling.bias);
     shared_drop(s->sampling.allowed);
+    shared_drop(s->grammar);
     mem_free(s->given_keys);
     mem_free(s);
 }

@@ -13,6 +13,7 @@
 #include "engine/world/ids.h"
 #include "engine/world/kv.h"
 #include "engine/world/probe.h"
+#include "engine/world/guided.h"
 #include "engine/world/sampling.h"
 
 #define HOLD_MAX_NS INT64_C(3600000000000) /* how long a policy can hold a request back, from its first hold on */
@@ -55,6 +56,8 @@ struct request_spec {
     int32_t *stop_ids; /* end ids of the model (unless ignore_eos) and the client's */
     int n_stop_ids;
     struct sampling sampling;  /* its arrays are held by the spec */
+    struct grammar *grammar;   /* what the answer has to be (models/guide/grammar.h), held by the spec; NULL: anything
+                                */
     struct kv_key *given_keys; /* prefix keys of its first units when the text is not the real one (replays of
                                   recordings); owned; NULL: made from the text */
     int n_given_keys;
@@ -132,6 +135,7 @@ struct request {
     int plan_item;                   /* the same: where in its batch it is */
     void *draft_notes[MOST_SOURCES]; /* what sources of draft tokens keep for it: theirs */
     struct draft_counts drafts[MOST_SOURCES];
+    struct guided guided;      /* with a grammar */
     req_id parent;             /* it is a probe of that request; 0: it is not */
     struct probe_said *said;   /* of a probe: what it has said */
     struct probe_book *probes; /* of one that asked for an early stop; else NULL */

@@ -108,6 +108,7 @@ struct world {
     int n_fetching, n_writing; /* the same from the disk; blocks of host memory under way to it */
     bool disk_is_read_only;    /* it failed to take some */
     const struct draft_sources *drafts; /* NULL: nothing is drafted */
+    struct guides *guides;              /* models/guide/guide.h; NULL: no request has a grammar */
     bool draft_trees;                   /* the devices verify trees, too */
     struct draft_listener draft_listener;
     enum draft_evict evict;         /* of what they keep, as the policy says */

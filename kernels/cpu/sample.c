@@ -329,7 +329,7 @@ static bool penalised(const struct sampling *h)
 
 static bool changes(const struct sample_row *r)
 {
-    return r->n_banned > 0 || r->how->n_bias > 0 || r->how->n_allowed > 0 || penalised(r->how);
+    return r->n_banned > 0 || r->how->n_bias > 0 || r->n_allowed > 0 || penalised(r->how);
 }
 
 static bool in_range(int32_t id, int n)
@@ -337,13 +337,13 @@ static bool in_range(int32_t id, int n)
     return id >= 0 && id < n;
 }
 
-static void keep_allowed(float *x, int n, const struct sampling *h, const float *raw)
+static void keep_allowed(float *x, int n, const struct sample_row *r, const float *raw)
 {
     for (int i = 0; i < n; i++)
         x[i] = -INFINITY;
-    for (int i = 0; i < h->n_allowed; i++)
-        if (in_range(h->allowed[i], n))
-            x[h->allowed[i]] = raw[h->allowed[i]];
+    for (int i = 0; i < r->n_allowed; i++)
+        if (in_range(r->allowed[i], n))
+            x[r->allowed[i]] = raw[r->allowed[i]];
 }
 
 enum { SEEN = 1 << 30 }; /* in counts: in the prompt or the output; the low bits count the output */
@@ -380,8 +380,8 @@ static void penalise(float *x, int n, const struct sample_row *r, struct sample_
 static void change(float *x, int n, const struct sample_row *r, struct sample_scratch *s)
 {
     const struct sampling *h = r->how;
-    if (h->n_allowed > 0)
-        keep_allowed(x, n, h, s->raw);
+    if (r->n_allowed > 0)
+        keep_allowed(x, n, r, s->raw);
     for (int i = 0; i < r->n_banned; i++)
         if (in_range(r->banned[i], n))
             x[r->banned[i]] = -INFINITY;
@@ -405,9 +405,8 @@ static bool is_banned(const struct sample_row *r, int32_t id)
 /* No logit is finite: the lowest id that may be chosen. */
 static int32_t choose_anything(const struct sample_row *r, int n)
 {
-    const struct sampling *h = r->how;
-    for (int i = 0; i < (h->n_allowed > 0 ? h->n_allowed : n); i++) {
-        int32_t id = h->n_allowed > 0 ? h->allowed[i] : i;
+    for (int i = 0; i < (r->n_allowed > 0 ? r->n_allowed : n); i++) {
+        int32_t id = r->n_allowed > 0 ? r->allowed[i] : i;
         if (in_range(id, n) && !is_banned(r, id))
             return id;
     }

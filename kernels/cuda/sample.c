@@ -39,7 +39,7 @@ static int count_tokens(const struct sample_row *r, struct counting *c)
 /* Upper bound of the 32-bit words that the lists of a row take. */
 static size_t most_words(const struct sample_row *r, int vocab)
 {
-    size_t n = (size_t)r->n_banned + (size_t)r->how->n_allowed + 2 * (size_t)r->how->n_bias,
+    size_t n = (size_t)r->n_banned + (size_t)r->n_allowed + 2 * (size_t)r->how->n_bias,
            seen = (size_t)r->n_prompt + (size_t)r->n_output;
     return n + (penalised(r->how) ? 2 * (seen < (size_t)vocab ? seen : (size_t)vocab) : 0);
 }
@@ -56,10 +56,10 @@ static int64_t put_lists(const struct sample_row *r, struct sample_params *a, st
 {
     int32_t *first = to;
     const struct sampling *h = r->how;
-    a->n_allowed = h->n_allowed > 0 ? h->n_allowed : -1;
+    a->n_allowed = r->n_allowed > 0 ? r->n_allowed : -1;
     a->n_banned = r->n_banned;
     a->n_bias = h->n_bias;
-    to = put(to, h->allowed, h->n_allowed);
+    to = put(to, r->allowed, r->n_allowed);
     to = put(to, r->banned, r->n_banned);
     for (int i = 0; i < h->n_bias; i++) {
         *to++ = h->bias[i].token;
@@ -93,7 +93,7 @@ static struct sample_params params_of(const struct sample_row *r)
                                   .n_top = r->n_top,
                                   .logprobs = r->n_top >= 0,
                                   .n_allowed = -1,
-                                  .changed = r->n_banned > 0 || h->n_bias > 0 || h->n_allowed > 0 || penalised(h)};
+                                  .changed = r->n_banned > 0 || h->n_bias > 0 || r->n_allowed > 0 || penalised(h)};
 }
 
 size_t sample_list_words(const struct batch *b, int first, int n, int vocab)

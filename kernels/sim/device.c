@@ -147,8 +147,8 @@ static int32_t make_up(const struct batch *b, int i, int vocab)
     int row = b->logit_rows[i];
     if (s->given >= 0)
         return s->given;
-    if (s->how->n_allowed)
-        return s->how->allowed[sim_token(b->ids[row], b->positions[row], s->how->n_allowed)];
+    if (s->n_allowed)
+        return s->allowed[sim_token(b->ids[row], b->positions[row], s->n_allowed)];
     int32_t token = sim_token(b->ids[row], b->positions[row], vocab);
     for (int tries = 0; is_banned(s, token) && tries < vocab; tries++)
         token = (token + 1) % vocab;

@@ -1,4 +1,5 @@
-/* Numbers between bounds, digit by digit, as grammars. */
+/* Numbers between bounds, digit by digit, as grammars: of each length those that begin as the bounds do, and whatever
+ * lies between. Pure functions over the grammar that is being made, whose thread they run on; nothing is kept. */
 #ifndef MODELS_GUIDE_DIGITS_H
 #define MODELS_GUIDE_DIGITS_H
 

@@ -14,6 +14,11 @@
 #include "models/guide/grammar.h"
 #include "models/tokenizer/tokenizer.h"
 
+#define GUIDE_TOO_MUCH                                                                                                 \
+    "what the answer has to be leaves too many ways open at once: a simpler schema or expression is needed"
+
+#define GUIDE_BYTES ((size_t)256 << 20) /* that all guides of a server may keep */
+
 enum { GUIDE_MOST_DEPTH = 256, GUIDE_MOST_ALIVE = 4096, GUIDE_MOST_WORK = 500000 };
 
 /* The tokens of a vocabulary in the order of their bytes; control tokens are none. */

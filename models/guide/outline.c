@@ -22,7 +22,7 @@ static int finish(struct schemas *s, int rc, struct grammar **out, struct err *e
     if (!rc)
         rc = schemas_make(s, e);
     if (!rc)
-        rc = grammar_finish(&s->m, out, e);
+        rc = grammar_finish(&s->json.m, out, e);
     schemas_free(s);
     return rc;
 }
@@ -40,8 +40,8 @@ int outline_object(struct grammar **out, struct err *e)
 {
     struct schemas s;
     schemas_init(&s);
-    int32_t whole = grammar_rule(&s.m);
-    grammar_make_rule(&s.m, whole, grammar_call(&s.m, schemas_object(&s), grammar_end(&s.m)));
+    int32_t whole = grammar_rule(&s.json.m);
+    grammar_make_rule(&s.json.m, whole, rule_object(&s.json, grammar_end(&s.json.m)));
     return finish(&s, 0, out, e);
 }
 
@@ -50,7 +50,7 @@ int outline_choice(const struct json *texts, struct grammar **out, struct err *e
     struct schemas s;
     int32_t all = -1;
     schemas_init(&s);
-    int32_t whole = grammar_rule(&s.m), end = grammar_end(&s.m);
+    int32_t whole = grammar_rule(&s.json.m), end = grammar_end(&s.json.m);
     int rc = json_type(texts) == JSON_ARRAY && json_first(texts) ? 0 : err_set(e, E_INPUT, "it must list some strings");
     for (const struct json *v = json_first(texts); v && !rc; v = json_next(v)) {
         const char *text = json_text(v);
@@ -58,10 +58,10 @@ int outline_choice(const struct json *texts, struct grammar **out, struct err *e
             rc = err_set(e, E_INPUT, "a choice must be a string that is not empty");
             break;
         }
-        int32_t one = grammar_text(&s.m, text, strlen(text), end);
-        all = all < 0 ? one : grammar_split(&s.m, all, one);
+        int32_t one = grammar_text(&s.json.m, text, strlen(text), end);
+        all = all < 0 ? one : grammar_split(&s.json.m, all, one);
     }
-    grammar_make_rule(&s.m, whole, all);
+    grammar_make_rule(&s.json.m, whole, all);
     return finish(&s, rc, out, e);
 }
 
@@ -70,9 +70,9 @@ int outline_regex(const char *text, struct grammar **out, struct err *e)
     struct schemas s;
     int32_t first = -1;
     schemas_init(&s);
-    int32_t whole = grammar_rule(&s.m);
-    int rc = regex_make(&s.m, text, strlen(text), false, grammar_end(&s.m), &first, e);
-    grammar_make_rule(&s.m, whole, first);
+    int32_t whole = grammar_rule(&s.json.m);
+    int rc = regex_make(&s.json.m, text, false, grammar_end(&s.json.m), &first, e);
+    grammar_make_rule(&s.json.m, whole, first);
     return finish(&s, rc, out, e);
 }
 
@@ -87,7 +87,7 @@ static const struct {
 
 static int32_t put(struct schemas *s, const char *text, int32_t next)
 {
-    return grammar_text(&s->m, text, strlen(text), next);
+    return grammar_text(&s->json.m, text, strlen(text), next);
 }
 
 static int32_t make_call(struct schemas *s, enum tool_format format, const struct json *function, int32_t next)
@@ -95,8 +95,10 @@ static int32_t make_call(struct schemas *s, enum tool_format format, const struc
     const struct json *parameters = json_find(function, "parameters");
     const char *name = json_member_text(function, "name");
     bool any = json_type(parameters) != JSON_OBJECT || !json_first(parameters);
-    int32_t rule = any ? schemas_object(s) : schemas_rule(s, parameters, parameters);
-    int32_t first = put(s, calls[format].between, grammar_call(&s->m, rule, put(s, calls[format].after, next)));
+    int32_t after = put(s, calls[format].after, next),
+            first = any ? rule_object(&s->json, after)
+                        : grammar_call(&s->json.m, schemas_rule(s, parameters, parameters), after);
+    first = put(s, calls[format].between, first);
     struct buf quoted = {0};
     json_put_string(&quoted, name, strlen(name), false);
     first = put(s, calls[format].before, put(s, quoted.data, first));
@@ -113,16 +115,17 @@ int outline_calls(enum tool_format format, const struct json *tools, const char 
         return err_set(e, E_UNSUPPORTED, "a call cannot be forced in the way in which this model writes them");
     TRY(check_size(tools, e));
     schemas_init(&s);
-    int32_t whole = grammar_rule(&s.m), end = grammar_end(&s.m), more = several ? grammar_open(&s.m, end) : end;
+    int32_t whole = grammar_rule(&s.json.m), end = grammar_end(&s.json.m),
+            more = several ? grammar_open(&s.json.m, end) : end;
     for (const struct json *t = json_first(tools); t; t = json_next(t)) {
         const struct json *f = json_find(t, "function");
         if (name && strcmp(name, json_member_text(f, "name")) != 0)
             continue;
         int32_t one = make_call(&s, format, f, more);
-        all = all < 0 ? one : grammar_split(&s.m, all, one);
+        all = all < 0 ? one : grammar_split(&s.json.m, all, one);
     }
     if (several && all >= 0)
-        grammar_close(&s.m, more, put(&s, calls[format].more, all));
-    grammar_make_rule(&s.m, whole, all);
+        grammar_close(&s.json.m, more, put(&s, calls[format].more, all));
+    grammar_make_rule(&s.json.m, whole, all);
     return finish(&s, all < 0 ? err_set(e, E_INPUT, "there is no such function in 'tools'") : 0, out, e);
 }

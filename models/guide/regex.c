@@ -385,16 +385,15 @@ static int32_t make(const struct reader *r, int part, int32_t next)
     return next;
 }
 
-int regex_make(struct grammar_maker *m, const char *text, size_t n, bool in_string, int32_t next, int32_t *out,
-               struct err *e)
+int regex_make(struct grammar_maker *m, const char *text, bool in_string, int32_t next, int32_t *out, struct err *e)
 {
-    struct reader r = {.m = m, .s = text, .n = n, .in_string = in_string, .e = e};
+    struct reader r = {.m = m, .s = text, .n = strlen(text), .in_string = in_string, .e = e};
     int whole;
     r.at = is_next(&r, '^');
     int rc = read_alternatives(&r, &whole);
     if (!rc && is_last_dollar(&r))
         r.at++;
-    if (!rc && r.at < n)
+    if (!rc && r.at < r.n)
         rc = bad(&r, "a ) has no group");
     if (!rc)
         *out = make(&r, whole, next);

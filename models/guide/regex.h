@@ -9,9 +9,8 @@
 
 enum { REGEX_MOST_REPEATS = 1000, REGEX_MOST_DEPTH = 64 };
 
-/* The entry of what matches text[0..n), and goes on at next. in_string: inside a JSON string, so that quotes and
+/* The entry of what matches `text`, and goes on at next. in_string: inside a JSON string, so that quotes and
  * backslashes come escaped, and control characters do not come. E_INPUT with the place. */
-int regex_make(struct grammar_maker *m, const char *text, size_t n, bool in_string, int32_t next, int32_t *out,
-               struct err *e);
+int regex_make(struct grammar_maker *m, const char *text, bool in_string, int32_t next, int32_t *out, struct err *e);
 
 #endif

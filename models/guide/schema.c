@@ -14,7 +14,7 @@ struct schema_rule {
     int32_t rule;
 };
 
-enum { MOST_RULES = 20000, MOST_INDENT = 40 };
+enum { MOST_RULES = 20000 };
 
 /* Keywords that bind and are not kept. */
 static const char *const refused[] = {
@@ -41,13 +41,13 @@ static const char *const refused[] = {
 
 void schemas_init(struct schemas *s)
 {
-    *s = (struct schemas){
-        .spaces = -1, .character = -1, .text = -1, .number = -1, .integer = -1, .any = -1, .object = -1, .array = -1};
+    *s = (struct schemas){0};
+    json_rules_init(&s->json);
 }
 
 void schemas_free(struct schemas *s)
 {
-    grammar_maker_free(&s->m);
+    grammar_maker_free(&s->json.m);
     map_free(&s->by_schema);
     mem_free(s->list);
     s->list = NULL;
@@ -62,159 +62,9 @@ int32_t schemas_rule(struct schemas *s, const struct json *schema, const struct 
         s->cap = s->cap ? 2 * s->cap : 16;
         s->list = mem_resize(s->list, (size_t)s->cap, sizeof *s->list);
     }
-    s->list[s->n] = (struct schema_rule){schema, document, grammar_rule(&s->m)};
+    s->list[s->n] = (struct schema_rule){schema, document, grammar_rule(&s->json.m)};
     map_set(&s->by_schema, (uintptr_t)schema, (uint64_t)s->list[s->n].rule);
     return s->list[s->n++].rule;
-}
-
-/* ---- JSON's own rules */
-
-static int32_t spaces(struct schemas *s, int32_t next)
-{
-    struct grammar_maker *m = &s->m;
-    if (s->spaces < 0) {
-        const struct grammar_set blank = {{(uint64_t)1 << ' ' | (uint64_t)1 << '\t'}};
-        int32_t end = grammar_end(m), indent = end;
-        for (int i = 0; i < MOST_INDENT; i++)
-            indent = grammar_split(m, grammar_set(m, &blank, indent), end);
-        s->spaces = grammar_rule(m);
-        grammar_make_rule(
-            m, s->spaces,
-            grammar_split(m, end, grammar_split(m, grammar_byte(m, ' ', end), grammar_byte(m, '\n', indent))));
-    }
-    return grammar_call(m, s->spaces, next);
-}
-
-static int32_t hex_digit(struct grammar_maker *m, int32_t next)
-{
-    return grammar_split(m, grammar_range(m, '0', '9', next),
-                         grammar_split(m, grammar_range(m, 'a', 'f', next), grammar_range(m, 'A', 'F', next)));
-}
-
-/* Four digits behind \u, of no half of a surrogate pair. */
-static int32_t code_unit(struct grammar_maker *m, int32_t next)
-{
-    int32_t one = hex_digit(m, next), two = hex_digit(m, one), three = hex_digit(m, two),
-            d = grammar_split(m, grammar_byte(m, 'd', grammar_range(m, '0', '7', two)),
-                              grammar_byte(m, 'D', grammar_range(m, '0', '7', two)));
-    int32_t low = grammar_split(m, grammar_range(m, 'a', 'c', three), grammar_range(m, 'e', 'f', three)),
-            high = grammar_split(m, grammar_range(m, 'A', 'C', three), grammar_range(m, 'E', 'F', three));
-    return grammar_split(m, grammar_split(m, grammar_range(m, '0', '9', three), d), grammar_split(m, low, high));
-}
-
-/* One character of a string. */
-static int32_t character(struct schemas *s, int32_t next)
-{
-    struct grammar_maker *m = &s->m;
-    if (s->character < 0) {
-        struct grammar_set plain = {{0}}, escaped = {{0}};
-        for (int b = ' '; b < 0x80; b++)
-            if (b != '"' && b != '\\')
-                plain.bits[b >> 6] |= (uint64_t)1 << (b & 63);
-        for (const char *p = "\"\\/bfnrt"; *p; p++)
-            escaped.bits[*p >> 6] |= (uint64_t)1 << (*p & 63);
-        int32_t end = grammar_end(m),
-                behind = grammar_split(m, grammar_set(m, &escaped, end), grammar_byte(m, 'u', code_unit(m, end)));
-        s->character = grammar_rule(m);
-        grammar_make_rule(m, s->character,
-                          grammar_split(m, grammar_set(m, &plain, end),
-                                        grammar_split(m, grammar_wide(m, end), grammar_byte(m, '\\', behind))));
-    }
-    return grammar_call(m, s->character, next);
-}
-
-static int32_t text(struct schemas *s, int32_t next)
-{
-    struct grammar_maker *m = &s->m;
-    if (s->text < 0) {
-        int32_t loop = grammar_open(m, grammar_byte(m, '"', grammar_end(m)));
-        grammar_close(m, loop, character(s, loop));
-        s->text = grammar_rule(m);
-        grammar_make_rule(m, s->text, grammar_byte(m, '"', loop));
-    }
-    return grammar_call(m, s->text, next);
-}
-
-/* A rule that a regular expression of ours makes. */
-static int32_t by_regex(struct schemas *s, int32_t *rule, const char *pattern, int32_t next)
-{
-    struct err e;
-    int32_t first;
-    if (*rule < 0 && !regex_make(&s->m, pattern, strlen(pattern), false, grammar_end(&s->m), &first, &e)) {
-        *rule = grammar_rule(&s->m);
-        grammar_make_rule(&s->m, *rule, first);
-    }
-    return grammar_call(&s->m, *rule, next);
-}
-
-static int32_t number(struct schemas *s, int32_t next)
-{
-    static const char pattern[] = "-?(0|[1-9][0-9]{0,15})([.][0-9]{1,15})?([eE][-+]?[0-9]{1,2})?";
-    return by_regex(s, &s->number, pattern, next);
-}
-
-static int32_t integer(struct schemas *s, int32_t next)
-{
-    return by_regex(s, &s->integer, "-?(0|[1-9][0-9]{0,15})", next);
-}
-
-static int32_t word(struct schemas *s, const char *w, int32_t next)
-{
-    return grammar_text(&s->m, w, strlen(w), next);
-}
-
-static int32_t value(struct schemas *s, int32_t next);
-
-/* Members or items, any number of them, with commas between: one(next) makes one of them. */
-static int32_t list_of(struct schemas *s, int32_t (*one)(struct schemas *, int32_t), char open, char close)
-{
-    struct grammar_maker *m = &s->m;
-    int32_t end = grammar_byte(m, (unsigned char)close, grammar_end(m)), more = grammar_open(m, spaces(s, end));
-    grammar_close(m, more, grammar_byte(m, ',', spaces(s, one(s, more))));
-    return grammar_byte(m, (unsigned char)open, spaces(s, grammar_split(m, one(s, more), end)));
-}
-
-static int32_t any_member(struct schemas *s, int32_t next)
-{
-    return text(s, grammar_byte(&s->m, ':', spaces(s, value(s, next))));
-}
-
-static int32_t any_object(struct schemas *s, int32_t next)
-{
-    if (s->object < 0) {
-        s->object = grammar_rule(&s->m);
-        grammar_make_rule(&s->m, s->object, list_of(s, any_member, '{', '}'));
-    }
-    return grammar_call(&s->m, s->object, next);
-}
-
-static int32_t any_array(struct schemas *s, int32_t next)
-{
-    if (s->array < 0) {
-        s->array = grammar_rule(&s->m);
-        grammar_make_rule(&s->m, s->array, list_of(s, value, '[', ']'));
-    }
-    return grammar_call(&s->m, s->array, next);
-}
-
-static int32_t value(struct schemas *s, int32_t next)
-{
-    struct grammar_maker *m = &s->m;
-    if (s->any < 0) {
-        int32_t end = grammar_end(m);
-        s->any = grammar_rule(m);
-        int32_t words = grammar_split(m, word(s, "true", end),
-                                      grammar_split(m, word(s, "false", end), word(s, "null", end))),
-                plain = grammar_split(m, text(s, end), grammar_split(m, number(s, end), words));
-        grammar_make_rule(m, s->any, grammar_split(m, grammar_split(m, any_object(s, end), any_array(s, end)), plain));
-    }
-    return grammar_call(m, s->any, next);
-}
-
-int32_t schemas_object(struct schemas *s)
-{
-    any_object(s, grammar_end(&s->m));
-    return s->object;
 }
 
 /* ---- schemas */
@@ -239,19 +89,19 @@ static int wrong(const struct making *k, const char *name, const char *why)
 
 static int32_t either(struct schemas *s, int32_t a, int32_t b)
 {
-    return a < 0 ? b : grammar_split(&s->m, a, b);
+    return a < 0 ? b : grammar_split(&s->json.m, a, b);
 }
 
 static int32_t sub(const struct making *k, const struct json *schema, int32_t next)
 {
-    return grammar_call(&k->s->m, schemas_rule(k->s, schema, k->document), next);
+    return grammar_call(&k->s->json.m, schemas_rule(k->s, schema, k->document), next);
 }
 
 static int32_t literal(const struct making *k, const struct json *v, int32_t next)
 {
     struct buf out = {0};
     json_write(&out, v, &(struct json_style){.spaced = true});
-    next = grammar_text(&k->s->m, out.data, out.len, next);
+    next = grammar_text(&k->s->json.m, out.data, out.len, next);
     buf_free(&out);
     return next;
 }
@@ -281,7 +131,7 @@ static int make_string(const struct making *k, int32_t *out)
                       "(\\.[0-9]{1,6})?(Z|[-+]([01][0-9]|2[0-3]):[0-5][0-9])"},
         {"uuid", "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"},
     };
-    struct grammar_maker *m = &k->s->m;
+    struct grammar_maker *m = &k->s->json.m;
     const struct json *pattern = find(k, "pattern");
     const char *regex = json_text(pattern), *format = json_text(find(k, "format"));
     bool bounded = find(k, "minLength") || find(k, "maxLength");
@@ -297,17 +147,17 @@ static int make_string(const struct making *k, int32_t *out)
             regex = formats[i].pattern;
     int32_t close = grammar_byte(m, '"', k->end), body = close;
     if (regex) {
-        TRY(regex_make(m, regex, strlen(regex), true, close, &body, k->e));
+        TRY(regex_make(m, regex, true, close, &body, k->e));
     } else if (most < 0) {
         body = grammar_open(m, close);
-        grammar_close(m, body, character(k->s, body));
+        grammar_close(m, body, rule_character(&k->s->json, body));
     }
     if (most >= 0 && most < least)
         return wrong(k, "maxLength", "is less than 'minLength'");
     for (int i = least; i < most && !m->over; i++)
-        body = grammar_split(m, character(k->s, body), close);
+        body = grammar_split(m, rule_character(&k->s->json, body), close);
     for (int i = 0; i < least && !m->over; i++)
-        body = character(k->s, body);
+        body = rule_character(&k->s->json, body);
     *out = grammar_byte(m, '"', body);
     return 0;
 }
@@ -358,7 +208,7 @@ static int make_integer(const struct making *k, int32_t *out)
         b.least = -DIGITS_MOST;
     if (b.most > DIGITS_MOST)
         b.most = DIGITS_MOST;
-    *out = digits_integer(&k->s->m, &b, k->end);
+    *out = digits_integer(&k->s->json.m, &b, k->end);
     return *out < 0 ? wrong(k, "minimum", "and 'maximum' leave no integer") : 0;
 }
 
@@ -371,8 +221,8 @@ static int make_number(const struct making *k, int32_t *out)
         if (of[i] != floor(of[i]))
             return wrong(k, i ? "maximum" : "minimum", "of a number that is no integer has to be one");
     *out = digits_number(
-        &k->s->m, &(struct digits_bounds){(int64_t)of[0], (int64_t)of[1], .least_open = open[0], .most_open = open[1]},
-        k->end);
+        &k->s->json.m,
+        &(struct digits_bounds){(int64_t)of[0], (int64_t)of[1], .least_open = open[0], .most_open = open[1]}, k->end);
     return *out < 0 ? wrong(k, "minimum", "and 'maximum' leave no number") : 0;
 }
 
@@ -408,15 +258,15 @@ static int read_array(const struct making *k, struct array *a)
 
 static int32_t make_item(const struct making *k, const struct json *schema, int32_t next)
 {
-    return schema ? sub(k, schema, next) : value(k->s, next);
+    return schema ? sub(k, schema, next) : rule_value(&k->s->json, next);
 }
 
 static int make_array(const struct making *k, int32_t *out)
 {
-    struct grammar_maker *m = &k->s->m;
+    struct grammar_maker *m = &k->s->json.m;
     struct array a;
     TRY(read_array(k, &a));
-    int32_t empty = grammar_byte(m, ']', k->end), close = spaces(k->s, empty), first;
+    int32_t empty = grammar_byte(m, ']', k->end), close = rule_spaces(&k->s->json, empty), first;
     int n = a.most >= 0 ? a.most : a.least > a.n_first ? a.least : a.n_first;
     const struct json **schemas = mem_new_array((size_t)n + 1, sizeof *schemas), *item = json_first(a.first);
     for (int i = 0; i < n; i++, item = item ? json_next(item) : NULL)
@@ -425,19 +275,19 @@ static int make_array(const struct making *k, int32_t *out)
         n = 1, schemas[0] = a.rest;
     if (a.most < 0) {
         first = grammar_open(m, close);
-        grammar_close(m, first, grammar_byte(m, ',', spaces(k->s, make_item(k, a.rest, first))));
+        grammar_close(m, first, grammar_byte(m, ',', rule_spaces(&k->s->json, make_item(k, a.rest, first))));
     } else {
         first = n ? close : empty;
     }
     for (int i = n - 1; i >= 0 && !m->over; i--) { /* with i items there */
         first = make_item(k, schemas[i], first);
         if (i)
-            first = grammar_byte(m, ',', spaces(k->s, first));
+            first = grammar_byte(m, ',', rule_spaces(&k->s->json, first));
         if (i >= a.least)
             first = grammar_split(m, first, i ? close : empty);
     }
     mem_free(schemas);
-    *out = grammar_byte(m, '[', spaces(k->s, first));
+    *out = grammar_byte(m, '[', rule_spaces(&k->s->json, first));
     return 0;
 }
 
@@ -510,11 +360,11 @@ static int read_members(const struct making *k, struct members *out)
 /* "name": value */
 static int32_t make_member(const struct making *k, const struct member *x)
 {
-    struct grammar_maker *m = &k->s->m;
+    struct grammar_maker *m = &k->s->json.m;
     int32_t rule = grammar_rule(m), first = make_item(k, x->schema, grammar_end(m));
     struct buf name = {0};
     json_put_string(&name, x->name, strlen(x->name), false);
-    first = grammar_text(m, name.data, name.len, grammar_byte(m, ':', spaces(k->s, first)));
+    first = grammar_text(m, name.data, name.len, grammar_byte(m, ':', rule_spaces(&k->s->json, first)));
     grammar_make_rule(m, rule, first);
     buf_free(&name);
     return rule;
@@ -523,25 +373,25 @@ static int32_t make_member(const struct making *k, const struct member *x)
 /* Each has two ways in: with nothing before it, and behind another one. */
 static int32_t make_members(const struct making *k, struct members *x)
 {
-    struct grammar_maker *m = &k->s->m;
-    int32_t first = grammar_byte(m, '}', k->end), behind = spaces(k->s, first);
+    struct grammar_maker *m = &k->s->json.m;
+    int32_t first = grammar_byte(m, '}', k->end), behind = rule_spaces(&k->s->json, first);
     for (int i = x->n - 1; i >= 0 && !m->over; i--) {
         int32_t rule = make_member(k, &x->list[i]), alone = grammar_call(m, rule, behind),
-                after = grammar_byte(m, ',', spaces(k->s, alone));
+                after = grammar_byte(m, ',', rule_spaces(&k->s->json, alone));
         first = x->list[i].required ? alone : grammar_split(m, alone, first);
         behind = x->list[i].required ? after : grammar_split(m, after, behind);
     }
-    return grammar_byte(m, '{', spaces(k->s, first));
+    return grammar_byte(m, '{', rule_spaces(&k->s->json, first));
 }
 
 /* Any names, with values by one schema. */
 static int32_t make_map(const struct making *k, const struct json *values)
 {
-    struct grammar_maker *m = &k->s->m;
-    int32_t close = grammar_byte(m, '}', k->end), more = grammar_open(m, spaces(k->s, close)),
-            one = text(k->s, grammar_byte(m, ':', spaces(k->s, sub(k, values, more))));
-    grammar_close(m, more, grammar_byte(m, ',', spaces(k->s, one)));
-    return grammar_byte(m, '{', spaces(k->s, grammar_split(m, one, close)));
+    struct grammar_maker *m = &k->s->json.m;
+    int32_t close = grammar_byte(m, '}', k->end), more = grammar_open(m, rule_spaces(&k->s->json, close)),
+            one = rule_text(&k->s->json, grammar_byte(m, ':', rule_spaces(&k->s->json, sub(k, values, more))));
+    grammar_close(m, more, grammar_byte(m, ',', rule_spaces(&k->s->json, one)));
+    return grammar_byte(m, '{', rule_spaces(&k->s->json, grammar_split(m, one, close)));
 }
 
 static int make_object(const struct making *k, int32_t *out)
@@ -554,7 +404,7 @@ static int make_object(const struct making *k, int32_t *out)
     else if (json_type(more) == JSON_OBJECT)
         *out = make_map(k, more);
     else
-        *out = any_object(k->s, k->end);
+        *out = rule_object(&k->s->json, k->end);
     mem_free(x.list);
     return 0;
 }
@@ -574,13 +424,14 @@ static int make_type(const struct making *k, const char *type, int32_t *out)
     if (strcmp(type, "number") == 0 && has_bounds(k))
         return make_number(k, out);
     if (strcmp(type, "integer") == 0)
-        *out = integer(k->s, k->end);
+        *out = rule_integer(&k->s->json, k->end);
     else if (strcmp(type, "number") == 0)
-        *out = number(k->s, k->end);
+        *out = rule_number(&k->s->json, k->end);
     else if (strcmp(type, "boolean") == 0)
-        *out = grammar_split(&k->s->m, word(k->s, "true", k->end), word(k->s, "false", k->end));
+        *out = grammar_split(&k->s->json.m, rule_word(&k->s->json, "true", k->end),
+                             rule_word(&k->s->json, "false", k->end));
     else if (strcmp(type, "null") == 0)
-        *out = word(k->s, "null", k->end);
+        *out = rule_word(&k->s->json, "null", k->end);
     else
         return wrong(k, "type", "must be object, array, string, number, integer, boolean or null");
     return 0;
@@ -618,7 +469,7 @@ static int make_types(const struct making *k, int32_t *out)
     const struct json *type = find(k, "type");
     const char *guess = type_by_keywords(k);
     if (!type && !guess) {
-        *out = value(k->s, k->end);
+        *out = rule_value(&k->s->json, k->end);
         return 0;
     }
     if (!type || json_text(type))
@@ -723,7 +574,7 @@ static int check_alone(const struct making *k, size_t chosen)
 static int make_schema(const struct making *k, int32_t *out)
 {
     if (json_type(k->schema) == JSON_BOOL && json_true(k->schema)) {
-        *out = value(k->s, k->end);
+        *out = rule_value(&k->s->json, k->end);
         return 0;
     }
     if (json_type(k->schema) != JSON_OBJECT)
@@ -745,12 +596,12 @@ int schemas_make(struct schemas *s, struct err *e)
 {
     for (; s->n_made < s->n; s->n_made++) {
         struct schema_rule r = s->list[s->n_made]; /* a copy: the list grows */
-        struct making k = {.s = s, .schema = r.schema, .document = r.document, .end = grammar_end(&s->m), .e = e};
+        struct making k = {.s = s, .schema = r.schema, .document = r.document, .end = grammar_end(&s->json.m), .e = e};
         int32_t first;
-        if (s->n > MOST_RULES || s->m.over)
+        if (s->n > MOST_RULES || s->json.m.over)
             return err_set(e, E_INPUT, "it is too large");
         TRY(make_schema(&k, &first));
-        grammar_make_rule(&s->m, r.rule, first);
+        grammar_make_rule(&s->json.m, r.rule, first);
     }
     return 0;
 }

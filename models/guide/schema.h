@@ -7,22 +7,20 @@
 
 #include "engine/base/json.h"
 #include "engine/base/map.h"
-#include "models/guide/grammar.h"
+#include "models/guide/json_rules.h"
 
 /* The schemas of one grammar. Borrowed: documents that schemas lie in. */
 struct schemas {
-    struct grammar_maker m;
+    struct json_rules json;   /* with the grammar that is made */
     struct schema_rule *list; /* rules made of schemas, in order of first use */
     int n, cap, n_made;
-    struct map by_schema;                                                 /* the rule of each */
-    int32_t spaces, character, text, number, integer, any, object, array; /* rules of JSON; -1: not used yet */
+    struct map by_schema; /* the rule of each */
 };
 
 void schemas_init(struct schemas *s);
 void schemas_free(struct schemas *s);
 /* The rule of what is valid by `schema`, which lies in `document` ("#" of its $refs). */
 int32_t schemas_rule(struct schemas *s, const struct json *schema, const struct json *document);
-int32_t schemas_object(struct schemas *s); /* the rule of any object */
 /* Makes all rules that are still to be made. E_INPUT: what is wrong, or not offered, and where. */
 int schemas_make(struct schemas *s, struct err *e);
 

@@ -123,7 +123,7 @@ static const struct sampling choices[] = {
      .presence_penalty = 0.2f,
      .seed = 6},
     {.temperature = 0.7f, .top_p = 1, .min_p = 0.05f, .repetition_penalty = 1, .bias = bias, .n_bias = 2, .seed = 7},
-    {.temperature = 0, .top_p = 1, .repetition_penalty = 1, .allowed = allowed, .n_allowed = 9},
+    {.temperature = 0, .top_p = 1, .repetition_penalty = 1},
 };
 enum { CHOICES = sizeof choices / sizeof choices[0] };
 
@@ -143,7 +143,9 @@ static struct sample_row ask(const struct pair *p, int s, int at)
                                .output = p->ids[s] + 4,
                                .n_output = at > 4 ? at - 4 : 0,
                                .banned = banned,
-                               .n_banned = s % 3 == 1 ? 2 : 0};
+                               .n_banned = s % 3 == 1 ? 2 : 0,
+                               .allowed = allowed,
+                               .n_allowed = s % CHOICES == CHOICES - 1 ? 9 : 0};
 }
 
 static void compute_step(struct pair *p, int which, const struct stepping *s, struct sample_result *out)

@@ -660,8 +660,6 @@ static void sampling_of_every_kind(void **state)
         for (int i = 0; i < N; i++) {
             if (i % 6 == 2)
                 ways[i].bias = bias, ways[i].n_bias = 2;
-            if (i % 6 == 5)
-                ways[i].allowed = allowed, ways[i].n_allowed = 4;
             rows[i] = (struct sample_row){.how = &ways[i],
                                           .prompt = prompt,
                                           .output = output,
@@ -669,6 +667,8 @@ static void sampling_of_every_kind(void **state)
                                           .n_output = i % 3 ? TOKENS : 0,
                                           .banned = banned,
                                           .n_banned = i % 5 == 1 ? 3 : 0,
+                                          .allowed = allowed,
+                                          .n_allowed = i % 6 == 5 ? 4 : 0,
                                           .position = rng_next(&r) % 1000,
                                           .given = i % 8 == 4 ? (int32_t)rng_below(&r, (uint64_t)vocab) : -1,
                                           .n_top = (int)rng_below(&r, 23) - 1};

@@ -566,6 +566,7 @@ def mistakes(folder):
             1,
             "dp=1, sp=3, tp=1 is not the 4 ranks: dp * sp * tp * pp has to be 4, and groups can have 1, 2 or 4 of them",
         ),
+        ([*NODE, *base, "--weights", "sharded", "--policy", "shift"], 1, "so a group runs one layout"),
         ([*NODE, *base, "--policy", "static:sp=16"], 1, "sp=16, tp=1 is not the 4 ranks"),
         (
             [*NODE, *base, "--policy", "fcfs", "--policy", "static:dp=3"],

@@ -176,7 +176,7 @@ def openai_errors():
         (openai.BadRequestError, dict(model=MODEL, messages=[]), "messages"),
         (
             openai.BadRequestError,
-            dict(model=MODEL, messages=QUESTION, response_format={"type": "json_object"}),
+            dict(model=MODEL, messages=QUESTION, response_format={"type": "structural_tag"}),
             "response_format",
         ),
         (openai.BadRequestError, dict(model=MODEL, messages=QUESTION, max_tokens=10**7), "messages"),

@@ -214,6 +214,18 @@ FIELDS = {
     "user": ["u"],
 }
 
+WORD = {"type": "string", "minLength": 1, "maxLength": 6}
+TREE = {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"enum": ["a", 1, None]}]}, "maxItems": 3}
+ROW = {"type": "object", "properties": {"word": WORD, "n": {"type": "integer", "minimum": -3, "maximum": 40}}}
+GUIDES = [
+    {"structured_outputs": {"regex": "[a-f]{3,9}(-[0-9]{2,4})*"}},
+    {"structured_outputs": {"choice": ["yes", "no", "not sure"]}},
+    {"response_format": {"type": "json_object"}},
+    {"guided_json": TREE},
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "row", "schema": ROW}}},
+]
+UNGUIDED = ("ignore_eos", "min_tokens", "allowed_token_ids")
+
 
 def prompts(rng, vocab):
     """How prompts begin."""
@@ -237,6 +249,8 @@ def request(rng, stems, vocab):
     if rng.random() < 0.5:
         b.update(temperature=rng.choice([0.5, 1.0, 1.5]), seed=rng.randrange(1000))
     b.update({k: rng.choice(v) for k, v in FIELDS.items() if rng.random() < 0.12})
+    if rng.random() < 0.15:
+        b = {k: v for k, v in b.items() if k not in UNGUIDED} | rng.choice(GUIDES)
     if "prompt_logprobs" not in b and rng.random() < 0.4:
         b.update(stream=True, stream_options={"include_usage": True})
     return b

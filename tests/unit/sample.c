@@ -82,7 +82,7 @@ static void reference_logits(const float *logits, int n, const struct sample_row
     const struct sampling *h = r->how;
     for (int i = 0; i < n; i++) {
         float v = isnan(logits[i]) ? -INFINITY : fminf(logits[i], FLT_MAX);
-        if (h->n_allowed && !count_in(h->allowed, h->n_allowed, i))
+        if (r->n_allowed && !count_in(r->allowed, r->n_allowed, i))
             v = -INFINITY;
         if (count_in(r->banned, r->n_banned, i))
             v = -INFINITY;
@@ -183,8 +183,8 @@ static void random_lists(struct rng *r, struct random_case *c)
             c->bias[i] = (struct logit_bias){(int32_t)(i * (c->n / 8)), (float)pick(r, -10, 10)};
     }
     if (c->n > 1000 && rng_below(r, 4) == 0) {
-        c->how.n_allowed = 1 + (int)rng_below(r, 63);
-        for (int i = 0; i < c->how.n_allowed; i++)
+        c->row.n_allowed = 1 + (int)rng_below(r, 63);
+        for (int i = 0; i < c->row.n_allowed; i++)
             c->allowed[i] = i * 15 + 3;
     }
     c->row.n_banned = c->n > 5 ? (int)rng_below(r, 4) : 0;
@@ -203,9 +203,13 @@ static void random_case(struct rng *r, struct random_case *c)
     static const float rep[] = {1, 1, 1.3f, 0.8f};
     c->how = plain;
     c->how.bias = c->bias;
-    c->how.allowed = c->allowed;
-    c->row = (struct sample_row){
-        .how = &c->how, .prompt = c->prompt, .output = c->output, .banned = c->banned, .given = -1, .n_top = -1};
+    c->row = (struct sample_row){.how = &c->how,
+                                 .prompt = c->prompt,
+                                 .output = c->output,
+                                 .banned = c->banned,
+                                 .allowed = c->allowed,
+                                 .given = -1,
+                                 .n_top = -1};
     random_logits(r, c);
     random_lists(r, c);
     c->how.seed = rng_next(r);
@@ -405,12 +409,13 @@ static void test_nothing_finite(void **state)
         for (int i = 0; i < 130; i++)
             x[i] = kind == 0 ? NAN : kind == 1 ? -INFINITY : i % 2 ? NAN : -INFINITY;
         how = plain;
+        row.n_allowed = 0;
         for (int greedy = 0; greedy < 2; greedy++) {
             how.temperature = greedy ? 0 : 1;
             assert_int_equal(sample(*state, x, 130, &row).token, 2);
         }
-        how.allowed = allowed;
-        how.n_allowed = 3;
+        row.allowed = allowed;
+        row.n_allowed = 3;
         assert_int_equal(sample(*state, x, 130, &row).token, 9);
     }
 }

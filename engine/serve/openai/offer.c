@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static const char structured[] = "structured output is not offered; ask for JSON in the prompt and check the answer";
+static const char structured[] = "answers are guided by a schema, an expression or a choice (structured_outputs)";
 static const char sampler[] = "this sampler has temperature, top_p, top_k, min_p and the three penalties";
 
 /* Names of vLLM, llama.cpp, SGLang and OpenAI. off: the number that changes nothing. */
@@ -10,15 +10,8 @@ static const struct {
     const char *name, *hint;
     double off;
 } refused[] = {
-    {"guided_json", structured, 0},
-    {"guided_regex", structured, 0},
-    {"guided_choice", "structured output is not offered; allowed_token_ids or logit_bias can restrict single tokens",
-     0},
     {"guided_grammar", structured, 0},
-    {"structured_outputs", structured, 0},
     {"grammar", structured, 0},
-    {"json_schema", structured, 0},
-    {"regex", structured, 0},
     {"ebnf", structured, 0},
     {"suffix", "text insertion is not offered; put the suffix into the prompt", 0},
     {"use_beam_search", "beam search is not offered; use n with a temperature", 0},
@@ -126,15 +119,14 @@ bool openai_names_field(const char *name)
 
 static int check_choice(const struct json *choice, struct fault *f)
 {
-    if (json_type(choice) == JSON_NULL)
+    const char *word = json_text(choice), *name = json_text(json_find(json_find(choice, "function"), "name"));
+    if (json_type(choice) == JSON_NULL || (json_type(choice) == JSON_OBJECT && name))
         return 0;
-    const char *word = json_text(choice);
-    if (word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0))
+    if (word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0 || strcmp(word, "required") == 0))
         return 0;
-    if (word && strcmp(word, "required") != 0)
-        return fault_set(f, 400, "invalid_value", "tool_choice", "'tool_choice' must be \"none\" or \"auto\"");
-    return fault_set(f, 400, "unsupported_parameter", "tool_choice",
-                     "'tool_choice' can be \"none\" or \"auto\" here: a call cannot be forced");
+    return fault_set(f, 400, "invalid_value", "tool_choice",
+                     "'tool_choice' must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": "
+                     "{\"name\": ...}}");
 }
 
 int openai_check_tools(const struct json *body, struct fault *f)

@@ -50,6 +50,7 @@ void openai_free(struct openai *o)
     while (o->answers)
         drop_answer(o, o->answers);
     map_free(&o->by_tag);
+    grammars_free(&o->grammars);
 }
 
 /* ---- cancelling */
@@ -181,6 +182,7 @@ static void note_started(struct openai *o, struct openai_choice *c)
 static void start(struct openai *o, struct openai_order *order, struct http_exchange *x)
 {
     struct front *f = o->front;
+    grammars_settle(&o->grammars, order);
     struct openai_answer *a = openai_answer_new(order, x, f->names[0]);
     a->force_usage = f->force_usage;
     a->most = http_max_answer(f->http);

@@ -7,11 +7,13 @@
 #include "engine/serve/front/auth.h"
 #include "engine/serve/front/front.h"
 #include "engine/serve/openai/answer.h"
+#include "engine/serve/openai/grammars.h"
 
 struct openai {
     struct front *front;
     struct map by_tag; /* tag -> struct openai_choice * */
     struct openai_answer *answers;
+    struct grammars grammars; /* asked for lately */
     uint64_t next_tag;
     int n_answers, n_orders; /* with the engine; with the text workers */
     int n_behind;            /* sequences of answers that are not handed to the engine yet */

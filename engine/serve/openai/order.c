@@ -6,6 +6,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
 #include "engine/base/shared.h"
+#include "engine/serve/openai/guided.h"
 
 enum { ORDER_MAX_TOKENS = 16 << 20 }; /* prompt tokens of all sequences of one request */
 
@@ -113,6 +114,7 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
         s->probe_every = p->probe_every;
         s->probe_window = p->probe_window;
     }
+    s->grammar = shared_hold(p->grammar);
     fill_stop_ids(s, o);
     fill_sampling(&s->sampling, p, (p->has_seed ? (uint64_t)p->seed : o->random) + (uint64_t)i);
     if (s->max_tokens == 0 && s->sampling.n_prompt_logprobs < 0)
@@ -144,6 +146,7 @@ static int read_body(struct openai_order *o, const struct json *body)
     TRY(openai_params_read(&o->params, o->route, body, o->model_text->n_vocab, &o->fault));
     TRY(check_model(o, body, &o->fault));
     TRY(check_early_stop(o, &o->fault));
+    TRY(openai_guided_read(o->model_text, &o->params, body, &o->fault));
     const struct openai_reading r = {o->model_text, &o->params, &o->job.cancel};
     TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault));
     return make_specs(o);

@@ -124,23 +124,6 @@ static int read_fields(struct openai_params *p, const struct json *body, struct 
     return 0;
 }
 
-static int check_response_format(const struct json *body, struct fault *f)
-{
-    const struct json *v = json_find(body, "response_format");
-    if (!v || json_type(v) == JSON_NULL)
-        return 0;
-    const char *type = json_text(json_find(v, "type"));
-    if (!type)
-        return fault_set(f, 400, "invalid_type", "response_format",
-                         "'response_format' must be an object with a 'type'");
-    if (strcmp(type, "text") != 0)
-        return fault_set(f, 400, "unsupported_parameter", "response_format",
-                         "'response_format' of type '%.40s' is not supported; only 'text' is: ask for JSON "
-                         "in the prompt and check the answer",
-                         type);
-    return 0;
-}
-
 /* best_of: only as n. */
 static int check_best_of(const struct openai_params *p, const struct json *body, struct fault *f)
 {
@@ -416,14 +399,28 @@ static int check_together(struct openai_params *p, const struct json *body, stru
 static bool known(const char *name)
 {
     static const char *const others[] = {
-        "model",           "prompt",
-        "messages",        "stop",
-        "stop_token_ids",  "allowed_token_ids",
-        "logit_bias",      "seed",
-        "cache_salt",      "stream_options",
-        "response_format", "tools",
-        "tool_choice",     "best_of",
-        "early_stop",      "chat_template_kwargs",
+        "model",
+        "prompt",
+        "messages",
+        "stop",
+        "stop_token_ids",
+        "allowed_token_ids",
+        "logit_bias",
+        "seed",
+        "cache_salt",
+        "stream_options",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "best_of",
+        "early_stop",
+        "chat_template_kwargs",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "json_schema",
+        "regex",
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (strcmp(name, fields[i].name) == 0)
@@ -472,7 +469,6 @@ int openai_params_read(struct openai_params *p, enum openai_route route, const s
     TRY(openai_refuse_unoffered(body, f));
     TRY(openai_check_labels(body, f));
     TRY(read_fields(p, body, f));
-    TRY(check_response_format(body, f));
     TRY(openai_check_tools(body, f));
     read_tools(p, body);
     TRY(check_best_of(p, body, f));
@@ -493,6 +489,8 @@ void openai_params_free(struct openai_params *p)
     stops_free(&p->stops);
     shared_drop(p->bias);
     shared_drop(p->allowed);
+    shared_drop(p->grammar);
     p->bias = NULL;
+    p->grammar = NULL;
     p->allowed = NULL;
 }

@@ -5,6 +5,7 @@
 #ifndef SERVE_OPENAI_PARAMS_H
 #define SERVE_OPENAI_PARAMS_H
 
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/serve/front/fault.h"
 #include "engine/serve/openai/stop.h"
@@ -43,6 +44,8 @@ struct openai_params {
     int n_bias;
     int32_t *allowed; /* sorted; shared by the sequences */
     int n_allowed;
+    struct grammar *grammar;   /* what the answer has to be (guided.h); held; shared by the sequences; NULL: anything */
+    struct sha256 grammar_key; /* of what it was made of */
     char salt[OPENAI_MAX_SALT + 1];
 };
 

@@ -1,0 +1,151 @@
+"""Guided answers in a live server, of a model whose weights are made up and would say anything else: JSON by a schema,
+choices, expressions, forced calls, streamed and whole; what is cut off says so; what would be too much work ends in
+words and leaves the server as it was."""
+
+import json
+import os
+import re
+import sys
+
+sys.path.insert(0, "tests/rig")
+from file_site import FOLDER, Site
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3},
+        "boss": {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
+    },
+    "required": ["name", "age", "tags", "boss"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "greet", "parameters": PERSON}},
+    {"type": "function", "function": {"name": "stop"}},
+]
+# Its states are without number.
+HARD = "(.{0,900}){3}x"
+
+
+def is_person(v):
+    return (
+        list(v) == ["name", "age", "tags", "boss"]
+        and isinstance(v["name"], str)
+        and len(v["name"]) <= 12
+        and isinstance(v["age"], int)
+        and 0 <= v["age"] <= 120
+        and len(v["tags"]) <= 3
+        and set(v["tags"]) <= {"a", "b"}
+        and v["boss"] in (None, True, False)
+    )
+
+
+def asked(prompt, **more):
+    return {"model": "m", "messages": [{"role": "user", "content": prompt}], "max_tokens": 400, **more}
+
+
+def ask(s, prompt, **more):
+    status, r = s.json("POST", "/v1/chat/completions", json.dumps(asked(prompt, **more)))
+    assert status == 200, r
+    return r["choices"]
+
+
+def streamed(s, prompt, **more):
+    """The content, and the last reason."""
+    status, text = s.ask("POST", "/v1/chat/completions", json.dumps(asked(prompt, stream=True, **more)))
+    assert status == 200, text
+    frames = [json.loads(f) for f in re.findall(r"^data: (\{.*)$", text.decode(), re.M)]
+    parts = [f["choices"][0] for f in frames]
+    return "".join(p["delta"].get("content") or "" for p in parts), parts[-1]["finish_reason"]
+
+
+def by_schema(schema):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+
+
+def answers_are_what_the_schema_says(s):
+    for seed in range(6):
+        for c in ask(s, f"person {seed}", n=3, temperature=1.5, seed=seed, **by_schema(PERSON)):
+            assert c["finish_reason"] == "stop" and is_person(json.loads(c["message"]["content"])), c
+    assert is_person(json.loads(ask(s, "person", temperature=0, **by_schema(PERSON))[0]["message"]["content"]))
+
+
+def a_stream_says_the_same(s):
+    for seed in range(3):
+        more = {"temperature": 1.2, "seed": seed, **by_schema(PERSON)}
+        whole = ask(s, "person", **more)[0]
+        assert streamed(s, "person", **more) == (whole["message"]["content"], "stop")
+
+
+def choices_and_expressions(s):
+    for seed in range(6):
+        more = {"temperature": 2.0, "seed": seed}
+        c = ask(s, "well?", structured_outputs={"choice": ["yes", "no", "not sure"]}, **more)[0]
+        assert c["message"]["content"] in ("yes", "no", "not sure") and c["finish_reason"] == "stop", c
+        c = ask(s, "when?", guided_regex=r"\d{4}-\d{2}-\d{2}", **more)[0]
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", c["message"]["content"]), c
+    status, r = s.json("POST", "/v1/completions", json.dumps({"model": "m", "prompt": "a", "guided_choice": ["é!"]}))
+    assert status == 200 and r["choices"][0]["text"] == "é!", r
+
+
+def what_is_cut_off_says_so(s):
+    c = ask(s, "long", max_tokens=5, temperature=0, **by_schema(PERSON))[0]
+    assert c["finish_reason"] == "length" and c["message"]["content"].startswith("{"), c
+
+
+def calls_can_be_forced(s):
+    named = {"type": "function", "function": {"name": "greet"}}
+    for seed in range(3):
+        more = {"tools": TOOLS, "temperature": 1.5, "seed": seed, "max_tokens": 480}
+        c = ask(s, "call", tool_choice=named, **more)[0]
+        (call,) = c["message"]["tool_calls"]
+        assert call["function"]["name"] == "greet" and is_person(json.loads(call["function"]["arguments"])), c
+        assert c["message"]["content"] is None and c["finish_reason"] == "tool_calls", c
+        c = ask(s, "call", tool_choice="required", parallel_tool_calls=False, **more)[0]
+        (call,) = c["message"]["tool_calls"]
+        assert call["function"]["name"] in ("greet", "stop"), c
+
+
+def too_much_work_ends_in_words(s):
+    body = json.dumps(asked("hard", temperature=1.0, seed=1, guided_regex=HARD))
+    status, r = s.json("POST", "/v1/chat/completions", body)
+    assert status == 400 and "simpler" in r["error"]["message"], r
+    assert ask(s, "after", guided_regex="[ab]{4}")[0]["finish_reason"] == "stop"
+
+
+def guesses_are_left_out(s):
+    """With a policy that drafts: guided requests beside others that repeat themselves."""
+    again = " ".join(["and on and on"] * 8)
+    free = ask(s, again, temperature=0, max_tokens=60, ignore_eos=True)[0]["message"]["content"]
+    more = {"temperature": 0, **by_schema(PERSON)}
+    first = ask(s, again, **more)[0]["message"]["content"]
+    assert is_person(json.loads(first))
+    assert ask(s, again, **more)[0]["message"]["content"] == first
+    assert ask(s, again, temperature=0, max_tokens=60, ignore_eos=True)[0]["message"]["content"] == free
+
+
+def main():
+    template = os.path.join(FOLDER.name, "tools.jinja")
+    with open(template, "w") as f:
+        f.write("{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}")
+    flags = ["--chat-template", template]
+    tests = [
+        answers_are_what_the_schema_says,
+        a_stream_says_the_same,
+        choices_and_expressions,
+        what_is_cut_off_says_so,
+        calls_can_be_forced,
+        too_much_work_ends_in_words,
+        guesses_are_left_out,
+    ]
+    for more in ([], ["--ranks", "2", "--policy", "arctic"]):
+        with Site(None, *flags, *more) as s:
+            for test in tests:
+                test(s)
+    print(f"{2 * len(tests)} passed, 0 failed")
+    return 0
+
+
+sys.exit(main())
