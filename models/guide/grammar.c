@@ -1,5 +1,6 @@
 #include "models/guide/grammar.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -79,6 +80,38 @@ int32_t grammar_text(struct grammar_maker *m, const char *s, size_t n, int32_t n
 int32_t grammar_split(struct grammar_maker *m, int32_t a, int32_t b)
 {
     return add(m, GRAMMAR_SPLIT, a, b);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Of sorted texts, which are alike in their first `at` bytes; the depth is that of ways that branch. */
+static int32_t one_of(struct grammar_maker *m, char *const *texts, int n, size_t at, int32_t next)
+{
+    size_t alike = at;
+    if (n == 1)
+        return grammar_text(m, texts[0] + at, strlen(texts[0] + at), next);
+    while (texts[0][alike] && texts[0][alike] == texts[n - 1][alike]) /* so the ones between are, too */
+        alike++;
+    int first = 0;
+    while (first < n && !texts[first][alike])
+        first++;
+    int32_t ways = first ? next : -1;
+    for (int i = first, end; i < n && !m->over; i = end) {
+        for (end = i + 1; end < n && texts[end][alike] == texts[i][alike]; end++)
+            ;
+        int32_t way = one_of(m, texts + i, end - i, alike, next);
+        ways = ways < 0 ? way : grammar_split(m, ways, way);
+    }
+    return grammar_text(m, texts[0] + at, alike - at, ways);
+}
+
+int32_t grammar_one_of(struct grammar_maker *m, struct strings *texts, int32_t next)
+{
+    qsort(texts->items, (size_t)texts->n, sizeof *texts->items, by_bytes);
+    return one_of(m, texts->items, texts->n, 0, next);
 }
 
 int32_t grammar_call(struct grammar_maker *m, int32_t rule, int32_t next)

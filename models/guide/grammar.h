@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/base/strings.h"
 
 enum { GRAMMAR_MOST_NODES = 200000 };
 
@@ -61,6 +62,8 @@ int32_t grammar_range(struct grammar_maker *m, unsigned char from, unsigned char
 int32_t grammar_set(struct grammar_maker *m, const struct grammar_set *s,
                     int32_t next); /* an empty one takes nothing */
 int32_t grammar_text(struct grammar_maker *m, const char *s, size_t n, int32_t next);
+/* One of some texts, at least one; sorts them. What they begin with alike is there once, so that few ways are open. */
+int32_t grammar_one_of(struct grammar_maker *m, struct strings *texts, int32_t next);
 int32_t grammar_split(struct grammar_maker *m, int32_t a, int32_t b);
 int32_t grammar_call(struct grammar_maker *m, int32_t rule, int32_t next);
 /* A split whose first way is chosen later, for loops: grammar_close. */

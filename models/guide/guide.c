@@ -99,7 +99,8 @@ void guide_tokens_free(struct guide_tokens *t)
 
 /* ---- states */
 
-enum { DEAD = -1, UNKNOWN = -2 };
+/* States: nothing is alive; not found yet; more is alive than can be followed. */
+enum { DEAD = -1, UNKNOWN = -2, OVER = -3 };
 
 /* A node that takes a byte, and the calls that it stands in. */
 struct alive {
@@ -135,6 +136,7 @@ struct guide {
     struct map by_hash, by_frame;
     struct scratch_pad *pad; /* of all guides */
     int64_t work;
+    int32_t first; /* the state before any byte */
 };
 
 /* Of the step that is being found. */
@@ -142,7 +144,7 @@ enum { SEEN = 4 * GUIDE_MOST_ALIVE };
 struct scratch_pad {
     struct alive now[GUIDE_MOST_ALIVE], todo[GUIDE_MOST_ALIVE];
     int n_now, n_todo, n_seen;
-    bool may_end;
+    bool may_end, over;
     struct alive seen[SEEN];      /* open addressing */
     uint32_t stamps[SEEN], stamp; /* an entry counts if its stamp is the present one */
 };
@@ -187,12 +189,10 @@ static int32_t push(struct guide *g, int32_t back, int32_t under)
     return g->n_frames++;
 }
 
-/* Is it seen the first time in this step? Beyond the most there may be, nothing is. */
+/* Is it seen the first time in this step? */
 static bool is_new(struct scratch_pad *p, struct alive a)
 {
     uint64_t at = map_hash((uint64_t)(uint32_t)a.node << 32 | (uint32_t)a.stack);
-    if (p->n_seen == SEEN / 2)
-        return false;
     for (;; at++) {
         uint64_t i = at % SEEN;
         if (p->stamps[i] != p->stamp) {
@@ -210,7 +210,11 @@ static void reach(struct guide *g, int32_t node, int32_t stack)
 {
     struct scratch_pad *p = g->pad;
     struct alive a = {node, stack};
-    if (stack != DEAD && p->n_todo < GUIDE_MOST_ALIVE && is_new(p, a))
+    if (stack == DEAD)
+        return;
+    if (p->n_todo == GUIDE_MOST_ALIVE || p->n_seen == SEEN / 2)
+        p->over = true;
+    else if (is_new(p, a))
         p->todo[p->n_todo++] = a;
 }
 
@@ -218,13 +222,15 @@ static void reach(struct guide *g, int32_t node, int32_t stack)
 static void close_over(struct guide *g)
 {
     struct scratch_pad *p = g->pad;
-    for (; p->n_todo && p->n_now < GUIDE_MOST_ALIVE; g->work++) {
+    for (; p->n_todo && !p->over; g->work++) {
         struct alive a = p->todo[--p->n_todo];
         const struct grammar_node *x = &g->grammar->nodes[a.node];
         switch (x->kind) {
         case GRAMMAR_BYTE:
         case GRAMMAR_SET:
-            p->now[p->n_now++] = a;
+            p->over = p->over || p->n_now == GUIDE_MOST_ALIVE;
+            if (!p->over)
+                p->now[p->n_now++] = a;
             break;
         case GRAMMAR_SPLIT:
             reach(g, x->a, a.stack);
@@ -253,6 +259,8 @@ static int by_node(const void *a, const void *b)
 static int32_t intern(struct guide *g)
 {
     struct scratch_pad *p = g->pad;
+    if (p->over)
+        return OVER;
     if (!p->n_now && !p->may_end)
         return DEAD;
     g->work += 4 * p->n_now; /* about what it takes to sort them */
@@ -279,7 +287,7 @@ static void begin(struct guide *g)
 {
     struct scratch_pad *p = g->pad;
     p->n_now = p->n_todo = p->n_seen = 0;
-    p->may_end = false;
+    p->may_end = p->over = false;
     if (!++p->stamp) { /* it is round */
         memset(p->stamps, 0, sizeof p->stamps);
         p->stamp = 1;
@@ -306,8 +314,8 @@ static int32_t find_step(struct guide *g, int32_t from, unsigned char b)
 
 static int32_t step(struct guide *g, int32_t from, unsigned char b)
 {
-    if (from == DEAD)
-        return DEAD;
+    if (from < 0)
+        return from;
     int32_t *next = g->states[from].next;
     if (!next) {
         next = mem_new_array(256, sizeof *next);
@@ -321,13 +329,12 @@ static int32_t step(struct guide *g, int32_t from, unsigned char b)
     return next[b];
 }
 
-/* State 0. */
 static void start(struct guide *g)
 {
     begin(g);
     reach(g, g->grammar->rules[0], 0);
     close_over(g);
-    intern(g);
+    g->first = intern(g);
 }
 
 static void forget(struct guide *g)
@@ -373,8 +380,10 @@ static bool find_allowed(struct guide *g, int32_t from, uint64_t *bits)
         if (k > alive)
             continue; /* it begins with what has died */
         for (alive = k; alive < len; alive++)
-            if ((after[alive + 1] = step(g, after[alive], (unsigned char)s[alive])) == DEAD)
+            if ((after[alive + 1] = step(g, after[alive], (unsigned char)s[alive])) < 0)
                 break;
+        if (alive < len && after[alive + 1] == OVER)
+            return false;
         if (alive == len)
             set_bit(bits, t->ids[i]);
         if (g->work > most)
@@ -498,10 +507,10 @@ static int32_t read_token(struct guide *g, int32_t state, int32_t id)
 bool guide_next(struct guide *g, struct guided *at, const int32_t *output, int n, struct guide_ids *ids)
 {
     if (at->serial != g->serial)
-        *at = (struct guided){.serial = g->serial, .state = g->n_states ? 0 : DEAD};
+        *at = (struct guided){.serial = g->serial, .state = g->first};
     for (; at->n < n; at->n++)
         at->state = read_token(g, at->state, output[at->n]);
-    if (at->state == DEAD || !list_of(g, at->state))
+    if (at->state < 0 || !list_of(g, at->state))
         return false;
     *ids = g->states[at->state].list;
     return true;
@@ -509,7 +518,7 @@ bool guide_next(struct guide *g, struct guided *at, const int32_t *output, int n
 
 int32_t guide_read(struct guide *g, const char *text, size_t n)
 {
-    int32_t state = g->n_states ? 0 : DEAD;
+    int32_t state = g->first;
     for (size_t i = 0; i < n; i++)
         state = step(g, state, (unsigned char)text[i]);
     return state;
@@ -517,7 +526,7 @@ int32_t guide_read(struct guide *g, const char *text, size_t n)
 
 bool guide_may_end(const struct guide *g, int32_t state)
 {
-    return state != DEAD && g->states[state].may_end;
+    return state >= 0 && g->states[state].may_end;
 }
 
 size_t guides_bytes(const struct guides *g)

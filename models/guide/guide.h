@@ -43,7 +43,7 @@ struct guide *guides_of(struct guides *g, struct grammar *grammar);
  * took more than GUIDE_MOST_WORK, or the output is none of the grammar's. ids: until the next call of guides_of. */
 bool guide_next(struct guide *g, struct guided *at, const int32_t *output, int n, struct guide_ids *ids);
 
-/* For tests: the state behind a text; -1: it is none of the grammar's. May it end here? */
+/* For tests: the state behind a text; negative: it is none of the grammar's. May it end here? */
 int32_t guide_read(struct guide *g, const char *text, size_t n);
 bool guide_may_end(const struct guide *g, int32_t state);
 size_t guides_bytes(const struct guides *g);

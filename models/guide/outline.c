@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "models/guide/regex.h"
 #include "models/guide/schema.h"
 
@@ -48,20 +49,21 @@ int outline_object(struct grammar **out, struct err *e)
 int outline_choice(const struct json *texts, struct grammar **out, struct err *e)
 {
     struct schemas s;
-    int32_t all = -1;
+    struct strings all = {.items = mem_new_array(json_count(texts) + 1, sizeof *all.items)};
     schemas_init(&s);
     int32_t whole = grammar_rule(&s.json.m), end = grammar_end(&s.json.m);
     int rc = json_type(texts) == JSON_ARRAY && json_first(texts) ? 0 : err_set(e, E_INPUT, "it must list some strings");
+    if (!rc)
+        rc = check_size(texts, e);
     for (const struct json *v = json_first(texts); v && !rc; v = json_next(v)) {
-        const char *text = json_text(v);
-        if (!text || !*text) {
+        if (!json_text(v) || !*json_text(v))
             rc = err_set(e, E_INPUT, "a choice must be a string that is not empty");
-            break;
-        }
-        int32_t one = grammar_text(&s.json.m, text, strlen(text), end);
-        all = all < 0 ? one : grammar_split(&s.json.m, all, one);
+        else
+            all.items[all.n++] = (char *)(uintptr_t)json_text(v); /* read only */
     }
-    grammar_make_rule(&s.json.m, whole, all);
+    if (!rc)
+        grammar_make_rule(&s.json.m, whole, grammar_one_of(&s.json.m, &all, end));
+    mem_free(all.items);
     return finish(&s, rc, out, e);
 }
 

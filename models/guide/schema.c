@@ -97,13 +97,10 @@ static int32_t sub(const struct making *k, const struct json *schema, int32_t ne
     return grammar_call(&k->s->json.m, schemas_rule(k->s, schema, k->document), next);
 }
 
-static int32_t literal(const struct making *k, const struct json *v, int32_t next)
+/* As Python writes it, and models do. */
+static void put_literal(const struct json *v, struct buf *out)
 {
-    struct buf out = {0};
-    json_write(&out, v, &(struct json_style){.spaced = true});
-    next = grammar_text(&k->s->json.m, out.data, out.len, next);
-    buf_free(&out);
-    return next;
+    json_write(out, v, &(struct json_style){.spaced = true});
 }
 
 /* A count of characters or items. */
@@ -530,16 +527,27 @@ static int make_any_of(const struct making *k, const struct json *list, int32_t 
 
 static int make_enum(const struct making *k, const struct json *list, int32_t *out)
 {
-    *out = -1;
-    if (json_type(list) == JSON_ARRAY)
-        for (const struct json *v = json_first(list); v; v = json_next(v))
-            *out = either(k->s, *out, literal(k, v, k->end));
-    return *out < 0 ? wrong(k, "enum", "must be an array of values") : 0;
+    if (json_type(list) != JSON_ARRAY || !json_first(list))
+        return wrong(k, "enum", "must be an array of values");
+    struct strings texts = {.items = mem_new_array(json_count(list), sizeof *texts.items)};
+    for (const struct json *v = json_first(list); v; v = json_next(v)) {
+        struct buf text = {0};
+        put_literal(v, &text);
+        texts.items[texts.n++] = buf_take(&text);
+    }
+    *out = grammar_one_of(&k->s->json.m, &texts, k->end);
+    for (int i = 0; i < texts.n; i++)
+        mem_free(texts.items[i]);
+    mem_free(texts.items);
+    return 0;
 }
 
 static int make_const(const struct making *k, const struct json *v, int32_t *out)
 {
-    *out = literal(k, v, k->end);
+    struct buf text = {0};
+    put_literal(v, &text);
+    *out = grammar_text(&k->s->json.m, text.data, text.len, k->end);
+    buf_free(&text);
     return 0;
 }
 

@@ -260,6 +260,48 @@ static void integers_between_bounds(void **state)
     }
 }
 
+/* More than may be alive at once, but for what they begin with alike. */
+static void many_values(void **state)
+{
+    (void)state;
+    struct buf schema = {0};
+    char text[20];
+    buf_puts(&schema, "{\"enum\":[\"\"");
+    for (int i = 0; i < 9000; i++)
+        buf_printf(&schema, ",\"v%d\",%d", i * 7, i * 11);
+    buf_puts(&schema, "]}");
+    struct grammar *g = of_schema(schema.data);
+    struct guided at = {0};
+    struct guide_ids ids;
+    assert_true(guide_next(guides_of(guides, g), &at, NULL, 0, &ids));
+    for (int v = 0; v < 100000; v++) {
+        snprintf(text, sizeof text, "\"v%d\"", v);
+        assert_int_equal(takes(g, text), v % 7 == 0 && v < 63000);
+        snprintf(text, sizeof text, "%d", v);
+        assert_int_equal(takes(g, text), v % 11 == 0 && v < 99000);
+    }
+    assert_true(takes(g, "\"\""));
+    shared_drop(g);
+    buf_free(&schema);
+}
+
+/* What cannot be followed is not followed in part. */
+static void too_many_ways_are_given_up(void **state)
+{
+    (void)state;
+    struct buf schema = {0};
+    buf_puts(&schema, "{\"anyOf\":[{\"const\":0}");
+    for (int i = 0; i < 5000; i++)
+        buf_printf(&schema, ",{\"const\":%d}", i);
+    buf_puts(&schema, "]}");
+    struct grammar *g = of_schema(schema.data);
+    struct guide_ids ids;
+    for (int i = 0; i < 2; i++)
+        assert_false(guide_next(guides_of(guides, g), &(struct guided){0}, NULL, 0, &ids));
+    shared_drop(g);
+    buf_free(&schema);
+}
+
 static void choices_and_objects(void **state)
 {
     (void)state;
@@ -434,6 +476,8 @@ int main(void)
         cmocka_unit_test(schemas),
         cmocka_unit_test(schemas_that_are_refused),
         cmocka_unit_test(integers_between_bounds),
+        cmocka_unit_test(many_values),
+        cmocka_unit_test(too_many_ways_are_given_up),
         cmocka_unit_test(choices_and_objects),
         cmocka_unit_test(forced_calls),
         cmocka_unit_test(lists_are_what_may_follow),

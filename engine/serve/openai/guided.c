@@ -196,7 +196,7 @@ static int read_wish(const struct front_text *t, struct openai_params *p, const 
 
 int openai_guided_read(const struct front_text *t, struct openai_params *p, const struct json *body, struct fault *f)
 {
-    struct wish w = {WISH_NONE};
+    struct wish w = {.kind = WISH_NONE};
     int rc = read_wish(t, p, body, &w, f);
     json_free(w.parsed);
     return rc;
