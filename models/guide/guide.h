@@ -1,8 +1,8 @@
 /* Which tokens may come next, for answers that have to be what a grammar says. The network of a grammar is walked byte
  * by byte with a stack; what is alive after a text (nodes and their stacks) is a state, and each state, its steps and
- * its list of tokens are found once and kept. So a token costs about nothing where somebody has been before, and less
- * than a millisecond where nobody has. What is kept of all guides is bounded: when it is too much, the guide that was
- * used the longest time ago begins anew, and requests that follow it read their output again.
+ * its list of tokens are found once and kept. So a token costs about nothing where somebody has been before, and a
+ * tenth of a millisecond to one where nobody has. What is kept of all guides is bounded: when it is too much, the guide
+ * that was used the longest time ago begins anew, and requests that follow it read their output again.
  *
  * Guides belong to the engine's thread; the tokens are immutable, any thread. Invariant: a token that is allowed leaves
  * at least one node alive, so the text so far is always the beginning of something that the grammar makes, unless its

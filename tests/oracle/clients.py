@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import traceback
+from typing import Literal
 
 for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
     os.environ.pop(name, None)
@@ -19,6 +20,7 @@ os.environ["NO_PROXY"] = "*"
 
 import httpx
 import openai
+import pydantic
 from own_server import Site
 
 FOLDER = tempfile.TemporaryDirectory()
@@ -150,6 +152,33 @@ def openai_tools():
     assert client.chat.completions.create(**args).choices[0].message.content
     plain = client.chat.completions.create(**args, tool_choice="none").choices[0]
     assert not plain.message.tool_calls and plain.finish_reason != "tool_calls"
+
+
+class Pet(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    kind: Literal["cat", "dog"]
+    age: int | None = pydantic.Field(ge=0, le=40)
+
+
+class Owner(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=12)
+    pets: list[Pet] = pydantic.Field(max_length=2)
+
+
+def openai_parses_what_it_asked_for():
+    args = dict(model=MODEL, messages=[{"role": "user", "content": "Ann has a cat."}], temperature=0, max_tokens=300)
+    choice = client.chat.completions.parse(**args, response_format=Owner).choices[0]
+    assert choice.finish_reason == "stop" and isinstance(choice.message.parsed, Owner), choice
+    with client.chat.completions.stream(**args, response_format=Owner) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == choice.message.parsed
+    tool = openai.pydantic_function_tool(Owner, name="note_owner")
+    choice = client.chat.completions.parse(**args, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    (call,) = choice.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Owner), call
+    whole = client.chat.completions.create(**args, response_format={"type": "json_object"}).choices[0]
+    assert whole.message.content.startswith("{")
+    if whole.finish_reason == "stop":
+        assert isinstance(json.loads(whole.message.content), dict)
 
 
 def openai_extra_body():
@@ -479,7 +508,7 @@ def main():
         for name, f in list(globals().items())
         if callable(f)
         and getattr(f, "__module__", "") == "__main__"
-        and f not in (main, live, settles, sse_lines, shown_calls, Site)
+        and f not in (main, live, settles, sse_lines, shown_calls, Pet, Owner, Site)
     ]
     failed = 0
     for f in checks:
