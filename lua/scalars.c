@@ -25,6 +25,7 @@ const char *const scalar_names[SCALAR_COUNT] = {
     "host_free",
     "host_total",
     "copies",
+    "starvation_s",
 };
 
 /* Of the rank that has the fewest. */
@@ -101,6 +102,7 @@ void scalars_read(const struct view *v, double out[SCALAR_COUNT])
     out[S_FETCH_MS] = w->ffn_measured.fetch_ns * 1e-6;
     out[S_WAS_WAIT_MS] = w->ffn_measured.wait_ns * 1e-6;
     out[S_REPLICAS] = wanted_replicas(w);
+    out[S_STARVATION_S] = (double)w->limits.starvation_ns * 1e-9;
     int host = w->kv.host_place;
     out[S_COPIES] = w->n_copying;
     out[S_HOST_FREE] = host < 0 ? 0 : kv_available(&w->kv, host);

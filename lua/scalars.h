@@ -29,6 +29,7 @@ enum scalar {
     S_HOST_FREE,
     S_HOST_TOTAL,
     S_COPIES,
+    S_STARVATION_S,
     SCALAR_COUNT
 };
 

@@ -7,6 +7,7 @@ local node           -- what never changes
 local phase          -- "prefill" or "decode"
 local since = 0      -- when it began
 local full = false   -- the last prompt found no room
+local came           -- by id, who came back from host memory: its tokens then
 
 -- Stages of a group of this size: as asked for where that can be, else the most that can be.
 local function stages_of(size, wanted)
@@ -39,18 +40,23 @@ local function count(running)
   return prompts, running.n - prompts
 end
 
+-- Seconds of a phase that keeps others waiting: who waits for a fifth of view.starvation_s counts as passed over.
+local function turn_of(view, p)
+  return view.starvation_s > 0 and math.min(p.turn_s, view.starvation_s / 6) or p.turn_s
+end
+
 -- The phase that should be, and why.
 local function wanted(view, p, new, n_kept)
   local prompts, makers = count(view.running)
   local fresh, ready = #new + prompts, n_kept + makers
   if fresh == 0 then return ready > 0 and "decode" or phase, "no prompt is left" end
   if ready == 0 then return "prefill", "nobody makes tokens" end
-  local age = view.now - since
+  local age, turn = view.now - since, turn_of(view, p)
   if phase == "prefill" then
     if full then return "decode", "there is no room for more prompts" end
-    if age > p.turn_s then return "decode", "tokens have waited long" end
-  elseif age > p.least_s then
-    if age > p.turn_s then return "prefill", "first tokens have waited long" end
+    if age > turn then return "decode", "tokens have waited long" end
+  elseif age > math.min(p.least_s, turn) then
+    if age > turn then return "prefill", "first tokens have waited long" end
     if n_kept == 0 and makers <= p.few then return "prefill", "few make tokens" end
   end
   return phase, "as it was"
@@ -81,14 +87,17 @@ local function arrange(view, act, p, why)
   end
 end
 
--- Prompts that are done make room for others, and so do those that had come back. Where host memory is full they wait
--- where they are. Returns how many go.
-local function swap_out_done(view, act, back)
+-- Has it got further since it came back? Who goes and comes and makes no token would go on so for ever.
+local function has_moved_on(running, row)
+  return running.computed[row] > (came[running.id[row]] or -1)
+end
+
+-- Prompts that are done make room for others. Where host memory is full they wait where they are. Returns how many go.
+local function swap_out_done(view, act)
   local running, n = view.running, 0
   for row = 1, running.n do
-    if running.output[row] > 0 and act.swap_out(running.id[row]) then n = n + 1 end
+    if running.output[row] > 0 and has_moved_on(running, row) and act.swap_out(running.id[row]) then n = n + 1 end
   end
-  for _, id in ipairs(back) do n = n + (act.swap_out(id) and 1 or 0) end
   return n
 end
 
@@ -108,13 +117,19 @@ local function fetch_ahead(view, act, p, group, kept)
   for k = 1, math.min(#kept, p.ahead - view.copies) do
     free = free - math.ceil(kept.tokens[k] / size)
     if free < 0 or not act.swap_in(kept[k], group) then return end
+    came[kept[k]] = kept.tokens[k]
   end
 end
 
 -- Decodes grow: when the ranks are nearly full the last of them goes to host memory, before it has to begin again.
 local function make_room(view, act)
-  local last = view.running.last[1]
-  if last and view.kv_free < view.n_running and view.n_running > 1 then act.swap_out(view.running.id[last]) end
+  local running = view.running
+  local last = running.last[1]
+  if not last or view.kv_free >= view.n_running or view.n_running < 2 then return end
+  for row = 1, running.n do
+    if has_moved_on(running, row) and not has_moved_on(running, last) then last = row end
+  end
+  act.swap_out(running.id[last])
 end
 
 -- Nothing can run, and some are parked where no group has the placement of their KV: they move, or begin again.
@@ -143,7 +158,8 @@ return {
     },
     turn_s = {
       default = 10, min = 0.01, max = 3600, unit = "s",
-      doc = "seconds after which a phase ends that keeps others waiting (offline: many, with --starvation-seconds 0)",
+      doc = "seconds after which a phase ends that keeps others waiting, at most a sixth of --starvation-seconds; "
+        .. "offline many, with 0 there",
     },
     ahead = {
       default = 4, min = 1, max = 1024, type = "integer", unit = "requests/step",
@@ -159,12 +175,14 @@ return {
 
   needs = {
     "waiting.id", "waiting.in_host", "waiting.parked", "waiting.home", "waiting.computed", "running.id",
-    "running.output", "running.blocks", "running.last", "running.group", "running.remaining",
+    "running.output", "running.blocks", "running.last", "running.group", "running.remaining", "running.computed",
   },
 
   start = function(facts, act, p, view)
-    node, phase, since, full = facts, "prefill", view and view.now or 0, false
+    node, phase, since, full, came = facts, "prefill", view and view.now or 0, false, {}
   end,
+
+  finish = function(request) came[request.id] = nil end,
 
   step = function(view, act, p)
     local new, kept, back = sorted(view)
@@ -172,7 +190,7 @@ return {
     if next_phase ~= phase then phase, since, full = next_phase, view.now, false end
     arrange(view, act, p, why)
     local leave = view.copies
-    if phase == "prefill" then leave = leave + swap_out_done(view, act, back) else make_room(view, act) end
+    if phase == "prefill" then leave = leave + swap_out_done(view, act) else make_room(view, act) end
     for _, group in ipairs(view.idle) do
       local batch, pp = act.batch(group), group.base.pp
       if phase == "prefill" then
@@ -183,6 +201,7 @@ return {
         batch:decodes()
         batch:prefill(back, p.budget)
         if view.kv_free > view.kv_total / 2 or batch.tokens == 0 then
+          for k, id in ipairs(kept) do came[id] = kept.tokens[k] end
           batch:prefill(kept, p.budget) -- hardly anybody is there who could go on meanwhile
         else
           fetch_ahead(view, act, p, group, kept)

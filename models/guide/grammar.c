@@ -223,6 +223,12 @@ static bool calls_itself_first(const struct grammar_maker *m)
 
 /* ---- one piece of memory */
 
+size_t grammar_bytes(const struct grammar *g)
+{
+    return sizeof *g + (size_t)g->n_sets * sizeof *g->sets + (size_t)g->n_nodes * sizeof *g->nodes +
+           (size_t)g->n_rules * sizeof *g->rules;
+}
+
 static struct grammar *copy(const struct grammar_maker *m)
 {
     size_t sets = (size_t)m->n_sets * sizeof *m->sets, nodes = (size_t)m->n_nodes * sizeof *m->nodes,

@@ -38,6 +38,8 @@ struct grammar {
     const int32_t *rules; /* the first node of each; rule 0 is the whole */
 };
 
+size_t grammar_bytes(const struct grammar *g);
+
 static inline bool grammar_set_has(const struct grammar_set *s, unsigned char b)
 {
     return s->bits[b >> 6] >> (b & 63) & 1;

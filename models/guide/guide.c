@@ -158,6 +158,8 @@ struct guides {
     struct scratch_pad pad;
 };
 
+enum { MAP_ENTRY = 40 }; /* bytes, about */
+
 static void count(struct guide *g, size_t bytes)
 {
     g->bytes += bytes;
@@ -186,6 +188,7 @@ static int32_t push(struct guide *g, int32_t back, int32_t under)
     g->frames = grow(g, g->frames, &g->cap_frames, g->n_frames, sizeof *g->frames);
     g->frames[g->n_frames] = (struct frame){back, under, depth};
     map_set(&g->by_frame, key, (uint64_t)g->n_frames);
+    count(g, MAP_ENTRY);
     return g->n_frames++;
 }
 
@@ -280,6 +283,7 @@ static int32_t intern(struct guide *g)
         g->alive[g->n_alive++] = p->now[i];
     }
     map_set(&g->by_hash, hash, (uint64_t)g->n_states);
+    count(g, MAP_ENTRY);
     return g->n_states++;
 }
 
@@ -433,7 +437,7 @@ static struct guide *guide_new(struct guides *all, struct grammar *grammar)
                         .n_frames = 1,
                         .pad = &all->pad};
     g->frames = grow(g, NULL, &g->cap_frames, 0, sizeof *g->frames);
-    count(g, sizeof *g);
+    count(g, sizeof *g + grammar_bytes(grammar));
     map_init(&g->by_hash);
     map_init(&g->by_frame);
     start(g);

@@ -6,15 +6,20 @@
 #include "models/guide/regex.h"
 #include "models/guide/schema.h"
 
-enum { MOST_SCHEMA_BYTES = 1 << 18 };
+enum { MOST_BYTES = 1 << 18 };
+
+static int too_large(struct err *e)
+{
+    return err_set(e, E_INPUT, "it is too large: more than %d KiB", MOST_BYTES >> 10);
+}
 
 static int check_size(const struct json *schema, struct err *e)
 {
-    struct buf text = {.limit = MOST_SCHEMA_BYTES};
+    struct buf text = {.limit = MOST_BYTES};
     json_write(&text, schema, NULL);
     bool over = text.over;
     buf_free(&text);
-    return over ? err_set(e, E_INPUT, "it is too large: more than %d KiB", MOST_SCHEMA_BYTES >> 10) : 0;
+    return over ? too_large(e) : 0;
 }
 
 /* What has been begun with rule 0 is finished, or all of it is freed. */
@@ -71,6 +76,8 @@ int outline_regex(const char *text, struct grammar **out, struct err *e)
 {
     struct schemas s;
     int32_t first = -1;
+    if (strnlen(text, MOST_BYTES + 1) > MOST_BYTES)
+        return too_large(e);
     schemas_init(&s);
     int32_t whole = grammar_rule(&s.json.m);
     int rc = regex_make(&s.json.m, text, false, grammar_end(&s.json.m), &first, e);

@@ -165,6 +165,7 @@
 ---@field host_free number blocks of host memory for KV, counted alike
 ---@field host_total number 0 and 0: there is none
 ---@field copies number copies of KV under way, from rank to rank, to host memory and back: what they leave is free when they have ended
+---@field starvation_s number --starvation-seconds, for policies that let somebody wait on purpose; 0: nobody watches
 ---@field groups moonshift.Group[] all groups, in the order of their ranks: groups
 ---@field idle moonshift.Group[] those that may take a step: not in one, and not held by an order
 ---@field free_ranks integer[] ranks in no group

@@ -109,6 +109,16 @@ describe("seesaw", function()
     end)
   end)
 
+  it("keeps its turns shorter than what counts as passed over", function()
+    h.with(seesaw { starvation_s = 3, kv_blocks = 2000, host_kv_blocks = 4000 }, function(e)
+      crowd(20, 0, 100, 3000)(e)
+      local late = e:submit { name = "late", prompt = 100, max_tokens = 5, at = 1 }
+      e:run()
+      h.clean(e)
+      assert.is_true(e:result(late).first_token_at < 3, e:result(late).first_token_at)
+    end)
+  end)
+
   it("follows a mix that drifts from prompts to tokens and back", function()
     serves(seesaw { kv_blocks = 200 }, function(e)
       local ids = {}

@@ -131,6 +131,12 @@ static void regular_expressions_that_are_refused(void **state)
     struct err e = {0};
     assert_int_equal(outline_regex("((a{1000}){1000}){1000}", &g, &e), E_INPUT);
     assert_true(strstr(e.text, "too large"));
+    struct buf long_one = {0};
+    for (int i = 0; i < 300000; i++)
+        buf_putc(&long_one, 'a');
+    assert_int_equal(outline_regex(long_one.data, &g, &e), E_INPUT);
+    assert_true(strstr(e.text, "more than 256 KiB"));
+    buf_free(&long_one);
 }
 
 static void schemas(void **state)
