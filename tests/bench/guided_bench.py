@@ -1,6 +1,6 @@
-"""python3 tests/bench/guided_bench.py [FILE.gguf]: tokens a second of a live server, free and guided, 1 and 8 clients at
-a time, in turn; medians of the rounds. `string` leaves nearly every token open, each time in another place; `rows` has
-little open, in places that come again; `first` is a form that was never asked for."""
+"""python3 tests/bench/guided_bench.py [FILE.gguf]: tokens a second of a live server, free and guided, one client and
+eight at a time, in turn; medians of the rounds. `string` leaves nearly every token open, each time in another place;
+`rows` has little open, in places that come again; `first` is a form that was never asked for."""
 
 import concurrent.futures
 import http.client
