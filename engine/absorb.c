@@ -161,10 +161,9 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
     engine_tell_token(engine, r, r->ends_with_stop, scored ? &lp : NULL);
     if (r->ends_with_stop)
         return END_STOP;
-    if (r->spec->grammar && !knows_what_follows(engine, r))
-        return END_ERROR;
-    bool full = request_output(r) >= r->spec->max_tokens || r->n_tokens >= engine->world.limits.max_model_len;
-    return full ? END_LENGTH : END_NONE;
+    if (request_output(r) >= r->spec->max_tokens || r->n_tokens >= engine->world.limits.max_model_len)
+        return END_LENGTH;
+    return r->spec->grammar && !knows_what_follows(engine, r) ? END_ERROR : END_NONE;
 }
 
 /* The token that the step sampled, and those behind its draft tokens as far as these were right. A draft token that was

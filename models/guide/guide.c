@@ -3,99 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/buf.h"
 #include "engine/base/list.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/shared.h"
-
-/* ---- tokens */
-
-enum { MOST_TOKEN_BYTES = 512 }; /* no longer one is ever allowed */
-
-struct guide_tokens {
-    struct buf bytes;
-    int32_t *ids;    /* in the order of their bytes */
-    uint32_t *at;    /* [n + 1]: where the bytes of each begin */
-    uint16_t *alike; /* leading bytes that it shares with the one before it */
-    int32_t *where;  /* [n_vocab]: in that order; -1: it is not there */
-    int n, n_vocab;
-    const int32_t *ends; /* the tokenizer's */
-    size_t n_ends;
-};
-
-struct piece {
-    const char *bytes;
-    uint32_t n;
-    int32_t id;
-};
-
-static int by_bytes(const void *a, const void *b)
-{
-    const struct piece *x = a, *y = b;
-    int c = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
-    return c ? c : x->n != y->n ? (x->n < y->n ? -1 : 1) : x->id < y->id ? -1 : 1;
-}
-
-static void lay_out(struct guide_tokens *t, const struct piece *p)
-{
-    for (int i = 0; i < t->n; i++) {
-        uint32_t alike = 0;
-        while (i && alike < p[i].n && alike < p[i - 1].n && p[i].bytes[alike] == p[i - 1].bytes[alike])
-            alike++;
-        t->ids[i] = p[i].id;
-        t->where[p[i].id] = i;
-        t->alike[i] = (uint16_t)alike;
-        t->at[i] = (uint32_t)t->bytes.len;
-        buf_put(&t->bytes, p[i].bytes, p[i].n);
-    }
-    t->at[t->n] = (uint32_t)t->bytes.len;
-}
-
-struct guide_tokens *guide_tokens_new(const struct tokenizer *tokenizer)
-{
-    struct guide_tokens *t = mem_new(sizeof *t);
-    struct buf all = {0};
-    size_t *first;
-    t->n_vocab = tokenizer_n_vocab(tokenizer);
-    size_t n = (size_t)t->n_vocab;
-    first = mem_new_array(n + 1, sizeof *first);
-    for (size_t i = 0; i < n; i++) {
-        first[i] = all.len;
-        if (!tokenizer_is_special(tokenizer, (int32_t)i))
-            tokenizer_piece(tokenizer, (int32_t)i, &all);
-    }
-    first[n] = all.len;
-    struct piece *p = mem_new_array(n + 1, sizeof *p);
-    for (size_t i = 0; i < n; i++)
-        if (first[i + 1] > first[i] && first[i + 1] - first[i] <= MOST_TOKEN_BYTES)
-            p[t->n++] = (struct piece){all.data + first[i], (uint32_t)(first[i + 1] - first[i]), (int32_t)i};
-    if (t->n)
-        qsort(p, (size_t)t->n, sizeof *p, by_bytes);
-    t->ids = mem_new_array((size_t)t->n + 1, sizeof *t->ids);
-    t->at = mem_new_array((size_t)t->n + 1, sizeof *t->at);
-    t->alike = mem_new_array((size_t)t->n + 1, sizeof *t->alike);
-    t->where = mem_new_array(n + 1, sizeof *t->where);
-    memset(t->where, 0xFF, n * sizeof *t->where);
-    lay_out(t, p);
-    t->n_ends = tokenizer_end_ids(tokenizer, &t->ends);
-    mem_free(p);
-    mem_free(first);
-    buf_free(&all);
-    return t;
-}
-
-void guide_tokens_free(struct guide_tokens *t)
-{
-    if (!t)
-        return;
-    buf_free(&t->bytes);
-    mem_free(t->ids);
-    mem_free(t->at);
-    mem_free(t->alike);
-    mem_free(t->where);
-    mem_free(t);
-}
 
 /* ---- states */
 
@@ -374,7 +285,7 @@ static int count_bits(const uint64_t *bits, int n_vocab)
 static bool find_allowed(struct guide *g, int32_t from, uint64_t *bits)
 {
     const struct guide_tokens *t = g->tokens;
-    int32_t after[MOST_TOKEN_BYTES + 1]; /* behind so many bytes of the token */
+    int32_t after[GUIDE_TOKEN_BYTES + 1]; /* behind so many bytes of the token */
     int64_t most = g->work + GUIDE_MOST_WORK;
     uint32_t alive = 0; /* bytes of the last token that left something alive, as far as they were looked at */
     after[0] = from;
@@ -489,20 +400,12 @@ struct guide *guides_of(struct guides *all, struct grammar *grammar)
     return g;
 }
 
-static bool is_end(const struct guide_tokens *t, int32_t id)
-{
-    for (size_t i = 0; i < t->n_ends; i++)
-        if (t->ends[i] == id)
-            return true;
-    return false;
-}
-
 static int32_t read_token(struct guide *g, int32_t state, int32_t id)
 {
     const struct guide_tokens *t = g->tokens;
     int32_t at = id >= 0 && id < t->n_vocab ? t->where[id] : -1;
     if (at < 0)
-        return is_end(t, id) ? state : DEAD;
+        return guide_tokens_end(t, id) ? state : DEAD;
     for (uint32_t i = t->at[at]; i < t->at[at + 1]; i++)
         state = step(g, state, (unsigned char)t->bytes.data[i]);
     return state;

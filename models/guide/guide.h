@@ -1,7 +1,7 @@
 /* Which tokens may come next, for answers that have to be what a grammar says. The network of a grammar is walked byte
  * by byte with a stack; what is alive after a text (nodes and their stacks) is a state, and each state, its steps and
- * its list of tokens are found once and kept. So a token costs about nothing where somebody has been before, and a
- * tenth of a millisecond to one where nobody has. What is kept of all guides is bounded: when it is too much, the guide
+ * its list of tokens are found once and kept. So a token costs about nothing where somebody has been before, and a look
+ * at the whole vocabulary where nobody has. What is kept of all guides is bounded: when it is too much, the guide
  * that was used the longest time ago begins anew, and requests that follow it read their output again.
  *
  * Guides belong to the engine's thread; the tokens are immutable, any thread. Invariant: a token that is allowed leaves
@@ -12,7 +12,7 @@
 
 #include "engine/world/guided.h"
 #include "models/guide/grammar.h"
-#include "models/tokenizer/tokenizer.h"
+#include "models/guide/guide_tokens.h"
 
 #define GUIDE_TOO_MUCH                                                                                                 \
     "what the answer has to be leaves too many ways open at once: a simpler schema or expression is needed"
@@ -20,11 +20,6 @@
 #define GUIDE_BYTES ((size_t)256 << 20) /* that all guides of a server may keep */
 
 enum { GUIDE_MOST_DEPTH = 256, GUIDE_MOST_ALIVE = 4096, GUIDE_MOST_WORK = 500000 };
-
-/* The tokens of a vocabulary in the order of their bytes; control tokens are none. */
-struct guide_tokens;
-struct guide_tokens *guide_tokens_new(const struct tokenizer *t);
-void guide_tokens_free(struct guide_tokens *t); /* NULL is fine */
 
 /* Ids, sorted: those that may be chosen, or all those that may not, whichever are fewer. */
 struct guide_ids {

@@ -140,7 +140,7 @@ def main():
         too_much_work_ends_in_words,
         guesses_are_left_out,
     ]
-    for more in ([], ["--ranks", "2", "--policy", "arctic"]):
+    for more in ([], ["--ranks", "2", "--policy", "arctic", "--tool-call-parser", "llama3_json"]):
         with Site(None, *flags, *more) as s:
             for test in tests:
                 test(s)

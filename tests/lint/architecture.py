@@ -40,7 +40,7 @@ ROOMS = {
     "models/encode": "vectors",
     "models/tokenizer": "text, tokens",
     "models/template": "chat, tools",
-    "models/guide": "guided",
+    "models/guide": "answer forms",
     "kernels": "operations table",
     "kernels/cpu": "vector code",
     "kernels/cuda": "NVIDIA GPUs",

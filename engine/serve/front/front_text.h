@@ -3,8 +3,8 @@
 #ifndef SERVE_FRONT_FRONT_TEXT_H
 #define SERVE_FRONT_FRONT_TEXT_H
 
-#include "models/template/tool_calls.h"
 #include "models/template/chat.h"
+#include "models/template/tool_calls.h"
 #include "models/tokenizer/tokenizer.h"
 
 struct front_text {
