@@ -543,16 +543,16 @@ static void tools_that_the_template_ignores_are_refused(void **state)
     assert_int_equal(chat_compile(&s.chat, "{{ messages }}", 14, &e), 0);
     s.setup.chat = s.chat;
     site_start(&s);
-    static const char *const choices[] = {"\"auto\"", "\"none\""};
-    for (int i = 0; i < 2; i++) {
+    static const char *const choices[] = {"\"auto\"", "\"required\"", "\"none\""};
+    for (int i = 0; i < 3; i++) {
         char body[300];
         snprintf(body, sizeof body,
                  "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":2,\"tool_choice\":%s,"
                  "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
                  choices[i]);
         struct reply r = site_do(s.port, "POST", "/v1/chat/completions", NULL, body);
-        assert_int_equal(r.status, i ? 200 : 400);
-        assert_true(i || strstr(r.body.data, "--chat-template"));
+        assert_int_equal(r.status, i == 2 ? 200 : 400);
+        assert_true(i == 2 || strstr(r.body.data, "--chat-template"));
         reply_free(&r);
     }
     site_stop(&s);

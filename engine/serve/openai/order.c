@@ -146,9 +146,9 @@ static int read_body(struct openai_order *o, const struct json *body)
     TRY(openai_params_read(&o->params, o->route, body, o->model_text->n_vocab, &o->fault));
     TRY(check_model(o, body, &o->fault));
     TRY(check_early_stop(o, &o->fault));
-    TRY(openai_guided_read(o->model_text, &o->params, body, &o->fault));
     const struct openai_reading r = {o->model_text, &o->params, &o->job.cancel};
-    TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault));
+    TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault)); /* first: a template may show no tools to force */
+    TRY(openai_guided_read(o->model_text, &o->params, body, &o->fault));
     return make_specs(o);
 }
 
