@@ -15,6 +15,8 @@
 #include "engine/base/shared.h"
 #include "engine/base/thread.h"
 #include "engine/engine.h"
+#include "models/guide/guide.h"
+#include "models/guide/outline.h"
 #include "tests/rig/chaos.h"
 
 /* Sanitizers and the emulator are slow: fewer requests. */
@@ -63,7 +65,7 @@ struct run_opts {
     int host_blocks;  /* of host memory for KV, each of 16 tokens */
     const char *disk; /* a file for KV below that; NULL: none */
     size_t disk_bytes;
-    bool varied; /* requests: penalties, stop ids, least lengths */
+    bool varied; /* requests: penalties, stop ids, least lengths, forms that answers are held to */
     const struct draft_sources *drafts;
     const struct speculator *speculator;
     const struct drafter_plan *drafter;
@@ -72,6 +74,32 @@ struct run_opts {
     const struct backend_ops *ops;   /* NULL: of the CPU */
     struct policy policy;
 };
+
+/* What guided requests need, made once: bytes as tokens, and a form that most answers here do not come to the end of. A
+ * vocabulary without room for all bytes has none. */
+struct guided_words {
+    int vocab;
+    struct tokenizer *tokenizer; /* the tokens borrow of it */
+    struct guide_tokens *tokens;
+    struct grammar *form;
+};
+
+static inline const struct guided_words *guided_words(int vocab)
+{
+    static struct guided_words made[4];
+    struct guided_words *w = made;
+    if (vocab < 258)
+        return NULL;
+    while (w->tokens && w->vocab != vocab)
+        assert_true(++w < made + 4);
+    if (!w->tokens) {
+        assert_int_equal(tokenizer_bytes(&w->tokenizer, vocab, NULL), 0);
+        assert_int_equal(outline_regex("[a-f]{3,9}(-[0-9]{2,4})*", &w->form, NULL), 0);
+        w->tokens = guide_tokens_new(w->tokenizer);
+        w->vocab = vocab;
+    }
+    return w;
+}
 
 static inline void start_run(struct run *t, struct model *m, const struct run_opts *o)
 {
@@ -120,6 +148,8 @@ static inline void start_run(struct run *t, struct model *m, const struct run_op
     for (int rows = 16; rows > 0 && s.ops->graph_begin && !o->ffn; rows /= 2)
         s.graph_sizes[s.n_graph_sizes++] = rows;
     s.ahead = o->waits ? 0 : 6;
+    if (o->varied && guided_words(c->vocab))
+        s.guide_tokens = guided_words(c->vocab)->tokens;
     s.kv_bytes =
         (size_t)o->kv_blocks * (size_t)c->n_layers * s.ops->kv_block_bytes(DT_F16, 16, c->n_kv_heads, c->head_dim);
     s.host_kv_bytes = o->host_blocks ? (size_t)o->host_blocks * (s.kv_bytes / (size_t)o->kv_blocks) : 0;
@@ -200,6 +230,11 @@ static inline void vary(struct request_spec *s, struct rng *r, int vocab)
         s->n_stop_ids = 0;
     }
     s->min_tokens = rng_below(r, 2) ? (int)rng_below(r, (uint64_t)s->max_tokens + 1) : 0;
+    const struct guided_words *guide = guided_words(vocab);
+    if (guide && !s->sampling.n_allowed && rng_below(r, 6) == 0) {
+        s->grammar = shared_hold(guide->form);
+        s->min_tokens = 0;
+    }
 }
 
 static inline struct request_spec *spec_new(struct run *t, uint64_t tag, int vocab)
@@ -229,8 +264,8 @@ static inline struct request_spec *spec_new(struct run *t, uint64_t tag, int voc
                                     .n_prompt_logprobs = -1};
     if (t->varied)
         vary(s, &r, vocab);
-    s->probe_every = t->probed ? 4 : 0;
-    s->probe_window = t->probed ? 3 : 0;
+    s->probe_every = t->probed && !s->grammar ? 4 : 0;
+    s->probe_window = t->probed && !s->grammar ? 3 : 0;
     return s;
 }
 
