@@ -4,6 +4,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/exec/guided.h"
 #include "models/guide/guide.h"
 
 static void observe_end(struct engine *engine, const struct request *r, int64_t now)
@@ -55,7 +56,7 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
     observe_end(engine, r, now);
     guards_ended(engine->guards, r);
     struct engine_event ev = {.kind = EV_END,
-                              .code = f->how,
+                              .code = f->told ? f->told : f->how,
                               .tag = r->spec->tag,
                               .http_status = f->http_status,
                               .retry_after_s = f->retry_after_s,
@@ -70,6 +71,15 @@ void engine_end_request(struct engine *engine, struct request *r, const struct r
     story_end(&engine->stories, r, f->how, now);
     world_end(&engine->world, r, f->how);
     engine_emit(engine, &ev);
+}
+
+void engine_refuse(struct engine *engine, struct request *r, int http_status, int retry_after_s, const char *why)
+{
+    engine_end_request(engine, r,
+                       &(struct request_end){.how = END_REFUSED,
+                                             .http_status = http_status,
+                                             .retry_after_s = retry_after_s,
+                                             .why = *why ? why : "refused by the policy"});
 }
 
 static void fill_logprobs(struct token_logprobs *out, const struct sample_result *res)
@@ -122,14 +132,6 @@ static void observe_first_token(struct metrics *m, const struct request_spec *s,
     metrics_observe_tenant(metrics_tenant(m, s->tenant), TENANT_TTFT, seconds);
 }
 
-/* For a request with a grammar, before its next step. */
-static bool knows_what_follows(struct engine *engine, struct request *r)
-{
-    struct guide *g = guides_of(engine->world.guides, r->spec->grammar);
-    struct guide_ids ids;
-    return guide_next(g, &r->guided, r->tokens + r->spec->n_prompt, request_output(r), &ids);
-}
-
 /* One new token. Returns the ending it brings, or END_NONE. */
 static enum ending take_token(struct engine *engine, struct request *r, const struct sample_result *res, int64_t now)
 {
@@ -163,7 +165,8 @@ static enum ending take_token(struct engine *engine, struct request *r, const st
         return END_STOP;
     if (request_output(r) >= r->spec->max_tokens || r->n_tokens >= engine->world.limits.max_model_len)
         return END_LENGTH;
-    return r->spec->grammar && !knows_what_follows(engine, r) ? END_ERROR : END_NONE;
+    r->at_a_loss = r->spec->grammar && !guided_goes_on(engine->world.guides, r);
+    return END_NONE;
 }
 
 /* The token that the step sampled, and those behind its draft tokens as far as these were right. A draft token that was
@@ -237,11 +240,25 @@ static void absorb_item(struct engine *engine, const struct step *s, const struc
     r->finishing = r->busy; /* it takes part in the step behind this one: it ends with that */
     r->finish_as = how;
     if (!r->busy)
-        engine_end_request(engine, r,
-                           &(struct request_end){.how = how,
-                                                 .http_status = how == END_ERROR ? 400 : 0,
-                                                 .retry_after_s = -1,
-                                                 .why = how == END_ERROR ? GUIDE_TOO_MUCH : NULL});
+        engine_end_request(engine, r, &(struct request_end){.how = how, .retry_after_s = -1});
+}
+
+/* Of the step's requests those end of which nobody knows what may follow. The client has asked for too much: to the
+ * policy, its judges and the witness that is as if it had left, behind the step. */
+static void end_the_lost(struct engine *engine, const struct step *s)
+{
+    const struct witness *w = engine->setup.witness;
+    for (int i = 0; i < s->n_items; i++) {
+        struct request *r = request_find(&engine->world.requests, s->items[i].id);
+        if (!r || !r->at_a_loss)
+            continue;
+        if (w && w->cancelled)
+            w->cancelled(w->ctx, engine->now_ns, r, END_ABORT);
+        engine_end_request(
+            engine, r,
+            &(struct request_end){
+                .how = END_ABORT, .told = END_REFUSED, .http_status = 400, .retry_after_s = -1, .why = GUIDE_TOO_MUCH});
+    }
 }
 
 static bool is_member(const struct step *s, int rank)
@@ -361,5 +378,6 @@ void engine_absorb(struct engine *engine, struct step *s)
         engine->changed = true;
     if (engine->setup.witness && engine->setup.witness->stepped)
         engine->setup.witness->stepped(engine->setup.witness->ctx, engine->now_ns, s, predicted, failed ? rank : -1);
+    end_the_lost(engine, s);
     drop(s);
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "engine/engine_state.h"
+#include "engine/exec/guided.h"
 #include "models/guide/guide.h"
 
 /* Seconds until the queue has probably moved on, for Retry-After. */
@@ -42,11 +43,9 @@ static void turn_away(struct engine *engine, struct request_spec *s, int status,
 /* What its first token may be is found here, so that it is known whether that can be found. NULL: it can. */
 static const char *guide_refusal(struct engine *engine, const struct request_spec *s)
 {
-    struct guided at = {0};
-    struct guide_ids ids;
     if (!engine->world.guides)
         return "this server has no text that could be guided";
-    return guide_next(guides_of(engine->world.guides, s->grammar), &at, NULL, 0, &ids) ? NULL : GUIDE_TOO_MUCH;
+    return guided_begins(engine->world.guides, s) ? NULL : GUIDE_TOO_MUCH;
 }
 
 void engine_submit(struct engine *engine, struct request_spec *s)
@@ -90,9 +89,7 @@ void engine_submit(struct engine *engine, struct request_spec *s)
     if (!r->canary)
         shadow_admit(&engine->shadow, r, &v, &a);
     if (a.refused)
-        engine_end_request(
-            engine, r,
-            &(struct request_end){END_REFUSED, a.code, a.retry_after_s, *a.why ? a.why : "refused by the policy"});
+        engine_refuse(engine, r, a.code, a.retry_after_s, a.why);
     else
         admission_obey(&a, &engine->world, r, now);
     if (!a.refused && r->held_until_ns)

@@ -1,5 +1,8 @@
 /* The sources of draft tokens that the engine's world has, and the witness that hears what they say. */
+#include "engine/base/check.h"
 #include "engine/engine_state.h"
+#include "engine/exec/form.h"
+#include "engine/exec/guided.h"
 
 void engine_open_drafts(struct engine *engine)
 {
@@ -11,6 +14,12 @@ void engine_open_drafts(struct engine *engine)
     }
     engine->world.draft_trees =
         !witness_is_exact(s->witness) && (s->ops->kv_pack || !s->ops->computes); /* recordings know chains */
+    if (engine->world.guides && engine->world.drafts) {
+        ASSERT(engine->drafts.n < MOST_SOURCES);
+        form_source(engine->world.guides, &engine->drafts.items[engine->drafts.n++]);
+    }
+    if (engine->world.guides)
+        engine->world.draft_filter = (struct draft_filter){guided_cut, engine->world.guides};
     if (s->witness)
         engine->world.draft_listener = (struct draft_listener){s->witness->guessed, s->witness->ctx};
 }

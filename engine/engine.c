@@ -487,9 +487,7 @@ static void enact(struct engine *engine, struct plan *p)
         if (v->kind == PLAN_LOG && !engine->setup.quiet)
             log_info("policy", "%s: %s", v->canary ? engine->canary.book.name : engine->live.active.name, v->text);
         if (v->kind == PLAN_REFUSE)
-            engine_end_request(engine, v->request,
-                               &(struct request_end){END_REFUSED, v->code, v->retry_after_s,
-                                                     *v->text ? v->text : "refused by the policy"});
+            engine_refuse(engine, v->request, v->code, v->retry_after_s, v->text);
         if (v->kind == PLAN_PROBE || v->kind == PLAN_CONCLUDE)
             engine_think(engine, v);
         if (plan_opens_more(v))

@@ -107,11 +107,13 @@ void engine_open_drafts(struct engine *engine);
 /* Ends a request that is not busy: tells the policy and the front, updates the books. http_status and why only for
  * refusals and errors. */
 struct request_end {
-    enum ending how;
+    enum ending how, told; /* told: to the client; END_NONE: the same */
     int http_status, retry_after_s;
     const char *why; /* NULL: nothing to say */
 };
 void engine_end_request(struct engine *engine, struct request *r, const struct request_end *f);
+/* Ends one that the policy refuses; an empty why has other words. */
+void engine_refuse(struct engine *engine, struct request *r, int http_status, int retry_after_s, const char *why);
 
 /* arrive.c: takes it into the queue, or tells the front why not. */
 void engine_submit(struct engine *engine, struct request_spec *s);

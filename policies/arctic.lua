@@ -138,8 +138,9 @@ return {
       doc = "draft tokens of a request in a step",
     },
     source = {
-      default = "best", choices = { "best", "suffix", "lookup", "heads", "model" },
-      doc = "where guesses come from: suffix trees of all that was said, the request's own text, heads, a draft model",
+      default = "best", choices = { "best", "suffix", "lookup", "form", "heads", "model" },
+      doc = "where guesses come from: suffix trees of all that was said, the request's own text, the form of a guided "
+        .. "answer, heads, a draft model",
     },
     shape = {
       default = "chain", choices = { "chain", "tree" },

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "engine/exec/guided.h"
 #include "engine/exec/micro.h"
-#include "models/guide/guide.h"
 
 /* Does the client want logprobs of the prompt, and have they not been handed out? */
 static bool wants_prompt(const struct request *r)
@@ -57,6 +57,7 @@ struct cursor {
     struct batch_seq *seqs; /* without block lists: each rank has its own */
     struct sample_row *samples;
     int row, seq, logit;
+    struct guided_step guided;
 };
 
 /* What the request has put out, and then the draft tokens up to this one: the penalties of its row count them. Rows of
@@ -74,23 +75,6 @@ static const int32_t *output_of(struct step *s, const struct request *r, const s
     for (; d->parents && at >= 0; at = d->parents[at])
         both[n + --more] = d->tokens[at];
     return both;
-}
-
-/* What may come next. Where nobody knows, anything may: the request ends then (engine/absorb.c). */
-static void fill_guide(struct step *s, const struct step_context *at, struct sample_row *row, struct request *r)
-{
-    struct guide *g = guides_of(at->world->guides, r->spec->grammar);
-    struct guide_ids ids;
-    if (!guide_next(g, &r->guided, r->tokens + r->spec->n_prompt, request_output(r), &ids) || !ids.n)
-        return;
-    const int32_t *copy = arena_copy(&s->arena, ids.ids, (size_t)ids.n * sizeof *ids.ids);
-    if (ids.allowed) {
-        row->allowed = copy;
-        row->n_allowed = ids.n;
-    } else {
-        row->banned = copy;
-        row->n_banned = ids.n;
-    }
 }
 
 /* The rows that sample: of its newest token, and of its draft tokens. */
@@ -182,8 +166,8 @@ static void add_item(struct step *s, const struct step_context *at, struct curso
     }
     if (out->samples)
         add_samples(s, c, r, out);
-    if (out->samples && r->spec->grammar) /* it is not drafted for: one row */
-        fill_guide(s, at, &c->samples[c->logit - 1], it->request);
+    if (out->samples && r->spec->grammar)
+        out->drafts.n = guided_fill(&c->guided, it->request, &out->drafts, &c->samples[c->logit - 1 - out->drafts.n]);
     if (it->asks)
         add_ask(s, at, it, out);
     c->row += rows;
@@ -282,6 +266,7 @@ struct step *step_build(const struct plan_batch *b, const struct step_context *a
         n_logits += count_given(b->items[i].request, b->items[i].n_tokens) +
                     samples(b->items[i].request, b->items[i].n_tokens) + b->items[i].drafts.n;
     open_cursor(s, &c, (size_t)b->n_tokens, (size_t)n_logits, (size_t)b->n_items);
+    c.guided = (struct guided_step){at->world->guides, &s->arena, GUIDED_LOOKS};
     open_asks(s, b->n_asks);
     for (int i = 0; i < b->n_items; i++)
         add_item(s, at, &c, &b->items[i]);

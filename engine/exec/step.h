@@ -20,7 +20,8 @@
 struct step_item {
     req_id id;
     int n_tokens;          /* computed by this step */
-    struct drafts drafts;  /* rows behind those, each of which samples as well; in the step's arena */
+    struct drafts drafts;  /* rows behind those, each of which samples as well; in the step's arena. Of a guided request
+                              those that are judged: rows of others may stand behind them (exec/guided.h) */
     int source;            /* whose they are */
     int ask;               /* its number among the step's asks: what it is guessed for the next step; -1: nothing */
     int first_result;      /* in results: first n_given prompt logprobs, then one sampled token when samples is set,

@@ -82,17 +82,20 @@ static const struct recorded_drafts *drafts_of(const struct recorded *x, uint64_
     return NULL;
 }
 
-int reenact_drafts_fill(struct reenact_drafts *d, struct step *s, const struct step_item *it, const struct recorded *x,
+int reenact_drafts_fill(struct reenact_drafts *d, struct step *s, struct step_item *it, const struct recorded *x,
                         uint64_t order)
 {
     const struct recorded_drafts *v = drafts_of(x, order);
-    if (!it->drafts.n || !v)
-        return 0;
-    if (v->n != it->drafts.n || v->source != it->source) {
+    if (it->drafts.n && v && (v->n > it->drafts.n || v->source != it->source)) {
         d->differ(d->ctx, "request %" PRId64 " had another number of draft tokens in this step, or by another source",
                   (int64_t)order);
         return 0;
     }
+    if (!it->drafts.n || !v) {
+        it->drafts.n = 0;
+        return 0;
+    }
+    it->drafts.n = v->n;
     for (int i = 0; i < v->right; i++)
         s->results[it->first_result + it->n_given + i].token = it->drafts.tokens[i];
     return v->right;

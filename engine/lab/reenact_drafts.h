@@ -40,8 +40,9 @@ void reenact_drafts_add(struct reenact_drafts *d, const struct recorded *x);
 /* A call of the policy has ended, and n_calls counts it. made: as recorded, so that nothing may be left of its guesses.
  */
 void reenact_drafts_end_call(struct reenact_drafts *d, bool made);
-/* Puts into the step's results what makes the recorded number of this item's draft tokens right: how many. */
-int reenact_drafts_fill(struct reenact_drafts *d, struct step *s, const struct step_item *it, const struct recorded *x,
+/* As many of this item's draft tokens are judged as in the recording (of a guided request it may be fewer than were
+ * planned), and the step's results get what makes the recorded number of them right: how many. */
+int reenact_drafts_fill(struct reenact_drafts *d, struct step *s, struct step_item *it, const struct recorded *x,
                         uint64_t order);
 /* The engine has counted draft tokens; the step of line x has been taken in. */
 void reenact_drafts_verified(struct reenact_drafts *d, const struct recorded *x,

@@ -8,7 +8,7 @@ static void fill_results(struct reenactor *r, struct step *s, const struct recor
     for (int k = 0; k < x->n_stops; k++)
         reenact_known(r, x->stops[k]);
     for (int i = 0; i < s->n_items; i++) {
-        const struct step_item *it = &s->items[i];
+        struct step_item *it = &s->items[i];
         const struct request *q = request_find(&engine_world(r->d.engine)->requests, it->id);
         if (!q || !it->samples)
             continue;

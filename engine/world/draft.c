@@ -124,7 +124,7 @@ struct draft_counts draft_total(const struct request *r)
     return all;
 }
 
-static int parent_of(const struct drafts *d, int at)
+int drafts_parent(const struct drafts *d, int at)
 {
     return d->parents ? d->parents[at] : at - 1;
 }
@@ -132,7 +132,7 @@ static int parent_of(const struct drafts *d, int at)
 int drafts_next(const struct drafts *d, int at, int32_t token)
 {
     for (int i = at + 1; i < d->n; i++)
-        if (parent_of(d, i) == at && d->tokens[i] == token)
+        if (drafts_parent(d, i) == at && d->tokens[i] == token)
             return i;
     return -1;
 }
@@ -140,7 +140,7 @@ int drafts_next(const struct drafts *d, int at, int32_t token)
 bool drafts_go_on(const struct drafts *d, int at)
 {
     for (int i = at + 1; i < d->n; i++)
-        if (parent_of(d, i) == at)
+        if (drafts_parent(d, i) == at)
             return true;
     return false;
 }

@@ -98,6 +98,12 @@ struct draft_listener {
     void *ctx;
 };
 
+/* What takes out of a guess what may not come, before anybody hears of it. */
+struct draft_filter {
+    void (*cut)(void *ctx, struct request *r, struct draft_guess *g); /* NULL: anything may */
+    void *ctx;
+};
+
 /* What draft tokens of one source came to. */
 enum { DRAFT_DEPTHS = 16 /* that are told apart; what lies deeper counts in the sums only */ };
 struct draft_counts {
@@ -137,6 +143,7 @@ struct drafts {
 /* Which of them stands behind `at` (-1: the newest token) and is this token; -1: none. */
 int drafts_next(const struct drafts *d, int at, int32_t token);
 bool drafts_go_on(const struct drafts *d, int at); /* does any stand behind it? */
+int drafts_parent(const struct drafts *d, int at); /* the one that it stands behind, or -1 */
 int drafts_depth(const struct drafts *d, int at);  /* tokens from the newest one to it; of -1 0 */
 
 #endif

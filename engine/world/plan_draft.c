@@ -48,7 +48,7 @@ static int room_for(const struct plan *p, const struct request *r, const struct 
                     l->max_model_len - r->n_tokens - 1, (own + (spare > 0 ? spare : 0)) * each - r->n_tokens};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         n = limits[i] < n ? limits[i] : n;
-    return n > 0 && !r->spec->grammar ? n : 0; /* what may follow a guess is not worked out */
+    return n > 0 ? n : 0;
 }
 
 /* Is the source asked, by name or as one of all? */
@@ -63,7 +63,7 @@ static int room_behind(const struct plan *p, const struct request *r, int most)
     int answer = r->spec->max_tokens - request_output(r) - 2, length = p->world->limits.max_model_len - r->n_tokens - 2,
         room = answer < length ? answer : length;
     most = most < MOST_HEADS ? most : MOST_HEADS;
-    return r->spec->grammar ? 0 : room < most ? room : most;
+    return room < most ? room : most;
 }
 
 /* Where a source is asked whose guesses steps make, this step makes the next one, if there can be a next one. */
@@ -93,6 +93,7 @@ static bool branches(const struct draft_guess *g)
 static void guess(const struct plan *p, struct request *r, const struct draft_wish *w, struct draft_guess *best)
 {
     const struct draft_sources *s = p->world->drafts;
+    const struct draft_filter *filter = &p->world->draft_filter;
     const struct draft_listener *listener = &p->world->draft_listener;
     struct draft_guess g;
     best->n = best->match = best->source = 0;
@@ -106,6 +107,8 @@ static void guess(const struct plan *p, struct request *r, const struct draft_wi
         g.tree = false;
         (w->tree && x->guess_tree ? x->guess_tree : x->guess)(x->ctx, r, &r->draft_notes[i], w->most, &g);
         g.source = i;
+        if (filter->cut)
+            filter->cut(filter->ctx, r, &g);
         if (listener->guessed)
             listener->guessed(listener->ctx, r, w->most, &g);
         if (g.n && (!best->n || g.score > best->score))

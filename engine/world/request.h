@@ -136,6 +136,7 @@ struct request {
     void *draft_notes[MOST_SOURCES]; /* what sources of draft tokens keep for it: theirs */
     struct draft_counts drafts[MOST_SOURCES];
     struct guided guided;      /* with a grammar */
+    bool at_a_loss;            /* nobody knows what may follow: it ends when its step has been absorbed */
     req_id parent;             /* it is a probe of that request; 0: it is not */
     struct probe_said *said;   /* of a probe: what it has said */
     struct probe_book *probes; /* of one that asked for an early stop; else NULL */

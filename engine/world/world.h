@@ -110,6 +110,7 @@ struct world {
     const struct draft_sources *drafts; /* NULL: nothing is drafted */
     struct guides *guides;              /* models/guide/guide.h; NULL: no request has a grammar */
     bool draft_trees;                   /* the devices verify trees, too */
+    struct draft_filter draft_filter;
     struct draft_listener draft_listener;
     enum draft_evict evict;         /* of what they keep, as the policy says */
     const struct embed_link *embed; /* of an encoder that is served beside; NULL: none is. The engine's */

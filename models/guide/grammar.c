@@ -52,7 +52,14 @@ int32_t grammar_byte(struct grammar_maker *m, unsigned char b, int32_t next)
 
 int32_t grammar_set(struct grammar_maker *m, const struct grammar_set *s, int32_t next)
 {
-    int at = 0;
+    int at = 0, n = 0, last = 0;
+    for (int b = 0; b < 256; b++)
+        if (grammar_set_has(s, (unsigned char)b)) {
+            last = b;
+            n++;
+        }
+    if (n == 1) /* what has to come is told by its kind (guide.c) */
+        return grammar_byte(m, (unsigned char)last, next);
     while (at < m->n_sets && memcmp(&m->sets[at], s, sizeof *s) != 0)
         at++;
     if (at == m->n_sets) {
@@ -150,11 +157,59 @@ int32_t grammar_wide(struct grammar_maker *m, int32_t next)
 
 struct calls {
     const struct grammar_maker *m;
+    bool *empty;           /* by node: its rule can end from there without a byte */
     int32_t *seen, *stack; /* by node: seen in the look at the rule numbered so, plus 1; nodes yet to look at */
     int32_t *to, *from;    /* rules that are called first, by caller; from[r]: where those of rule r begin */
     int32_t *n_callers;
     int n;
 };
+
+/* Nodes that wait for another one to be empty, as lists. */
+struct waiting {
+    int32_t *first; /* by node: of its list; -1: none */
+    int32_t *next;  /* by entry, two for each node: 2 * node, and 2 * node + 1 */
+    int8_t *need;   /* by node: how many of those that it waits for have to be empty yet */
+};
+
+static void wait_for(struct waiting *w, int32_t entry, int32_t node)
+{
+    w->next[entry] = w->first[node];
+    w->first[node] = entry;
+}
+
+/* A split is empty if a way is, a call if its rule is and what stands behind it. Each is found once, from the ends on.
+ */
+static void find_empty(struct calls *c)
+{
+    size_t n_nodes = (size_t)c->m->n_nodes;
+    struct waiting w = {mem_new_array(n_nodes, sizeof(int32_t)), mem_new_array(2 * n_nodes, sizeof(int32_t)),
+                        mem_new_array(n_nodes, 1)};
+    int n = 0;
+    memset(w.first, 0xFF, n_nodes * sizeof *w.first);
+    for (int32_t i = 0; i < c->m->n_nodes; i++) {
+        const struct grammar_node *x = &c->m->nodes[i];
+        bool call = x->kind == GRAMMAR_CALL;
+        w.need[i] = call ? 2 : 1;
+        if (call || x->kind == GRAMMAR_SPLIT) {
+            wait_for(&w, 2 * i, call ? c->m->rules[x->a] : x->a);
+            wait_for(&w, 2 * i + 1, x->b);
+        }
+        c->empty[i] = x->kind == GRAMMAR_END;
+        if (c->empty[i])
+            c->stack[n++] = i;
+    }
+    while (n)
+        for (int32_t e = w.first[c->stack[--n]], next; e >= 0; e = next) {
+            next = w.next[e];
+            if (!c->empty[e / 2] && --w.need[e / 2] == 0) {
+                c->empty[e / 2] = true;
+                c->stack[n++] = e / 2;
+            }
+        }
+    mem_free(w.first);
+    mem_free(w.next);
+    mem_free(w.need);
+}
 
 static void look_at(struct calls *c, int32_t node, int32_t rule, int *n)
 {
@@ -164,7 +219,7 @@ static void look_at(struct calls *c, int32_t node, int32_t rule, int *n)
     c->stack[(*n)++] = node;
 }
 
-/* Rules that this one may call before it takes a byte. What is behind a call counts as well, as if it took none. */
+/* Rules that this one may call before it takes a byte. */
 static void find_calls(struct calls *c, int32_t rule)
 {
     int n = 0;
@@ -174,7 +229,8 @@ static void find_calls(struct calls *c, int32_t rule)
         if (x->kind == GRAMMAR_CALL) {
             c->n_callers[x->a]++;
             c->to[c->n++] = x->a;
-            look_at(c, x->b, rule, &n);
+            if (c->empty[c->m->rules[x->a]])
+                look_at(c, x->b, rule, &n);
         } else if (x->kind == GRAMMAR_SPLIT) {
             look_at(c, x->a, rule, &n);
             look_at(c, x->b, rule, &n);
@@ -202,17 +258,20 @@ static bool calls_itself_first(const struct grammar_maker *m)
 {
     size_t n_nodes = (size_t)m->n_nodes, n_rules = (size_t)m->n_rules;
     struct calls c = {.m = m,
+                      .empty = mem_new_array(n_nodes, sizeof(bool)),
                       .seen = mem_new_array(n_nodes, sizeof(int32_t)),
                       .stack = mem_new_array(n_nodes + n_rules, sizeof(int32_t)),
                       .to = mem_new_array(n_nodes, sizeof(int32_t)),
                       .from = mem_new_array(n_rules + 1, sizeof(int32_t)),
                       .n_callers = mem_new_array(n_rules, sizeof(int32_t))};
+    find_empty(&c);
     for (int32_t r = 0; r < m->n_rules; r++) {
         c.from[r] = c.n;
         find_calls(&c, r);
     }
     c.from[m->n_rules] = c.n;
     bool circle = has_circle(&c);
+    mem_free(c.empty);
     mem_free(c.seen);
     mem_free(c.stack);
     mem_free(c.to);

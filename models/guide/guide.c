@@ -26,6 +26,7 @@ struct frame {
 struct state {
     int first, n; /* of alive */
     bool may_end;
+    int look;              /* tokens to look at for its list; 0: not counted */
     int32_t same;          /* the next state whose hash is the same; -1: none */
     int32_t *next;         /* [256], or NULL as long as nobody went on from here */
     struct guide_ids list; /* ids NULL: not made */
@@ -69,7 +70,7 @@ struct guides {
     struct scratch_pad pad;
 };
 
-enum { MAP_ENTRY = 40 }; /* bytes, about */
+enum { MAP_ENTRY = 40 /* bytes, about */, MOST_RUN = 256, FEW_BYTES = 48 };
 
 static void count(struct guide *g, size_t bytes)
 {
@@ -150,8 +151,9 @@ static void close_over(struct guide *g)
             reach(g, x->a, a.stack);
             reach(g, x->b, a.stack);
             break;
-        case GRAMMAR_CALL:
-            reach(g, g->grammar->rules[x->a], push(g, x->b, a.stack));
+        case GRAMMAR_CALL: /* the last of its rule: a list that calls itself for its rest does not nest */
+            reach(g, g->grammar->rules[x->a],
+                  g->grammar->nodes[x->b].kind == GRAMMAR_END ? a.stack : push(g, x->b, a.stack));
             break;
         case GRAMMAR_END:
             if (a.stack)
@@ -227,7 +229,7 @@ static int32_t find_step(struct guide *g, int32_t from, unsigned char b)
     return intern(g);
 }
 
-static int32_t step(struct guide *g, int32_t from, unsigned char b)
+int32_t guide_step(struct guide *g, int32_t from, unsigned char b)
 {
     if (from < 0)
         return from;
@@ -281,21 +283,28 @@ static int count_bits(const uint64_t *bits, int n_vocab)
     return n;
 }
 
-/* Sets the bits of all tokens that leave something alive. false: too much work. */
-static bool find_allowed(struct guide *g, int32_t from, uint64_t *bits)
+/* Of all tokens those that begin with `bytes` bytes, behind which the state is `from`. */
+struct span {
+    int lo, hi;
+    uint32_t bytes;
+    int32_t from;
+};
+
+/* Sets the bits of those that are longer and leave something alive. false: too much work. */
+static bool find_allowed(struct guide *g, const struct span *span, uint64_t *bits)
 {
     const struct guide_tokens *t = g->tokens;
     int32_t after[GUIDE_TOKEN_BYTES + 1]; /* behind so many bytes of the token */
     int64_t most = g->work + GUIDE_MOST_WORK;
-    uint32_t alive = 0; /* bytes of the last token that left something alive, as far as they were looked at */
-    after[0] = from;
-    for (int i = 0; i < t->n; i++) {
+    uint32_t alive = span->bytes; /* of the last token that left something alive, as far as they were looked at */
+    after[span->bytes] = span->from;
+    for (int i = span->lo; i < span->hi; i++) {
         const char *s = t->bytes.data + t->at[i];
-        uint32_t len = t->at[i + 1] - t->at[i], k = t->alike[i];
-        if (k > alive)
+        uint32_t len = t->at[i + 1] - t->at[i], k = i > span->lo ? t->alike[i] : span->bytes;
+        if (k > alive || len == span->bytes)
             continue; /* it begins with what has died */
         for (alive = k; alive < len; alive++)
-            if ((after[alive + 1] = step(g, after[alive], (unsigned char)s[alive])) < 0)
+            if ((after[alive + 1] = guide_step(g, after[alive], (unsigned char)s[alive])) < 0)
                 break;
         if (alive < len && after[alive + 1] == OVER)
             return false;
@@ -310,14 +319,103 @@ static bool find_allowed(struct guide *g, int32_t from, uint64_t *bits)
 static void keep_list(struct guide *g, int32_t state, const uint64_t *bits, int n)
 {
     struct state *s = &g->states[state];
-    bool allowed = 2 * n <= g->tokens->n_vocab;
-    int want = allowed ? n : g->tokens->n_vocab - n, k = 0;
-    s->list_ids = mem_new_array((size_t)want + 1, sizeof *s->list_ids);
-    count(g, ((size_t)want + 1) * sizeof *s->list_ids);
-    for (int id = 0; id < g->tokens->n_vocab; id++)
-        if ((bits[id >> 6] >> (id & 63) & 1) == allowed)
-            s->list_ids[k++] = id;
+    int n_vocab = g->tokens->n_vocab, k = 0;
+    bool allowed = 2 * n <= n_vocab;
+    size_t want = (size_t)(allowed ? n : n_vocab - n);
+    s->list_ids = mem_new_array(want + 1, sizeof *s->list_ids);
+    count(g, (want + 1) * sizeof *s->list_ids);
+    for (int i = 0; i < n_vocab; i += 64)
+        for (uint64_t left = allowed ? bits[i / 64] : ~bits[i / 64]; left; left &= left - 1) {
+            int32_t id = i + __builtin_ctzll(left);
+            if (id < n_vocab)
+                s->list_ids[k++] = id;
+        }
     s->list = (struct guide_ids){s->list_ids, k, allowed};
+}
+
+/* The only byte that may come; -1: there is a choice. */
+static int only_byte(const struct guide *g, int32_t state)
+{
+    const struct state *s = &g->states[state];
+    int found = -1;
+    for (int i = 0; i < s->n; i++) {
+        const struct grammar_node *x = &g->grammar->nodes[g->alive[s->first + i].node];
+        if (x->kind != GRAMMAR_BYTE || (i && x->a != found))
+            return -1;
+        found = x->a;
+    }
+    return s->may_end ? -1 : found;
+}
+
+/* What has to come up to the next choice: its bytes. span: the tokens that go on behind it. */
+static size_t find_run(struct guide *g, struct span *span, char run[MOST_RUN])
+{
+    int32_t next;
+    int b;
+    while (span->bytes < MOST_RUN && (b = only_byte(g, span->from)) >= 0 &&
+           (next = guide_step(g, span->from, (unsigned char)b)) >= 0) {
+        guide_tokens_narrow(g->tokens, &span->lo, &span->hi, span->bytes, (unsigned char)b);
+        run[span->bytes++] = (char)b;
+        span->from = next;
+    }
+    return span->bytes;
+}
+
+struct grammar_set guide_bytes(const struct guide *g, int32_t state)
+{
+    struct grammar_set all = {{0}};
+    for (int i = 0; state >= 0 && i < g->states[state].n; i++) {
+        const struct grammar_node *x = &g->grammar->nodes[g->alive[g->states[state].first + i].node];
+        if (x->kind == GRAMMAR_BYTE)
+            set_bit(all.bits, x->a);
+        for (int k = 0; x->kind == GRAMMAR_SET && k < 4; k++)
+            all.bits[k] |= g->grammar->sets[x->a].bits[k];
+    }
+    return all;
+}
+
+/* The tokens that are looked at for a state's list: of those behind what has to come, or of those that begin with a
+ * byte that may come. */
+struct look {
+    char run[MOST_RUN];
+    int32_t id; /* how what has to come is spelt; -1: there is a choice */
+    struct span spans[FEW_BYTES];
+    int n;
+};
+
+static void plan_look(struct guide *g, int32_t state, struct look *l)
+{
+    struct span all = {0, g->tokens->n, 0, state};
+    l->spans[0] = all;
+    l->n = 1;
+    if (find_run(g, &l->spans[0], l->run) && guide_tokens_spell(g->tokens, l->run, l->spans[0].bytes, &l->id, 1))
+        return;
+    struct grammar_set may = guide_bytes(g, state);
+    l->id = -1;
+    l->spans[0] = all;
+    if (count_bits(may.bits, 255) > FEW_BYTES)
+        return;
+    l->n = 0;
+    for (int b = 0; b < 256; b++)
+        if (grammar_set_has(&may, (unsigned char)b)) {
+            l->spans[l->n] = all;
+            guide_tokens_narrow(g->tokens, &l->spans[l->n].lo, &l->spans[l->n].hi, 0, (unsigned char)b);
+            l->n++;
+        }
+}
+
+/* What has to come is spelt as the tokenizer has it, which is how the model knows it; a token that goes on behind it
+ * may come as well. */
+static bool find_tokens(struct guide *g, int32_t state, uint64_t *bits)
+{
+    struct look l;
+    bool good = true;
+    plan_look(g, state, &l);
+    if (l.id >= 0)
+        set_bit(bits, l.id);
+    for (int i = 0; i < l.n && good; i++)
+        good = find_allowed(g, &l.spans[i], bits);
+    return good;
 }
 
 /* Where nothing else is left to say, as where the nesting is at its end, the answer may end. */
@@ -327,7 +425,7 @@ static bool list_of(struct guide *g, int32_t state)
     if (g->states[state].list.ids)
         return true;
     uint64_t *bits = mem_new_array((size_t)t->n_vocab / 64 + 1, sizeof *bits);
-    bool good = find_allowed(g, state, bits), ends = g->states[state].may_end || !count_bits(bits, t->n_vocab);
+    bool good = find_tokens(g, state, bits), ends = g->states[state].may_end || !count_bits(bits, t->n_vocab);
     for (size_t i = 0; ends && i < t->n_ends; i++)
         set_bit(bits, t->ends[i]);
     if (good)
@@ -407,27 +505,59 @@ static int32_t read_token(struct guide *g, int32_t state, int32_t id)
     if (at < 0)
         return guide_tokens_end(t, id) ? state : DEAD;
     for (uint32_t i = t->at[at]; i < t->at[at + 1]; i++)
-        state = step(g, state, (unsigned char)t->bytes.data[i]);
+        state = guide_step(g, state, (unsigned char)t->bytes.data[i]);
     return state;
 }
 
-bool guide_next(struct guide *g, struct guided *at, const int32_t *output, int n, struct guide_ids *ids)
+int32_t guide_state(struct guide *g, struct guided *at, const int32_t *output, int n)
 {
     if (at->serial != g->serial)
         *at = (struct guided){.serial = g->serial, .state = g->first};
     for (; at->n < n; at->n++)
         at->state = read_token(g, at->state, output[at->n]);
-    if (at->state < 0 || !list_of(g, at->state))
-        return false;
-    *ids = g->states[at->state].list;
-    return true;
+    return at->state;
+}
+
+int32_t guide_behind(struct guide *g, int32_t state, int32_t token)
+{
+    return state < 0 || guide_tokens_end(g->tokens, token) ? DEAD : read_token(g, state, token);
+}
+
+int guide_look(struct guide *g, int32_t state)
+{
+    struct look l;
+    if (state < 0 || g->states[state].list.ids)
+        return 0;
+    if (!g->states[state].look) {
+        int n = 1;
+        plan_look(g, state, &l);
+        for (int i = 0; i < l.n; i++)
+            n += l.spans[i].hi - l.spans[i].lo;
+        g->states[state].look = n;
+    }
+    return g->states[state].look;
+}
+
+const struct guide_ids *guide_ids(struct guide *g, int32_t state)
+{
+    return state >= 0 && list_of(g, state) ? &g->states[state].list : NULL;
+}
+
+const struct guide_tokens *guide_tokens_of(const struct guide *g)
+{
+    return g->tokens;
+}
+
+int64_t guide_work(const struct guide *g)
+{
+    return g->work;
 }
 
 int32_t guide_read(struct guide *g, const char *text, size_t n)
 {
     int32_t state = g->first;
     for (size_t i = 0; i < n; i++)
-        state = step(g, state, (unsigned char)text[i]);
+        state = guide_step(g, state, (unsigned char)text[i]);
     return state;
 }
 

@@ -4,6 +4,9 @@
  * at the whole vocabulary where nobody has. What is kept of all guides is bounded: when it is too much, the guide
  * that was used the longest time ago begins anew, and requests that follow it read their output again.
  *
+ * What has to come, up to the next choice, comes in the tokens that the tokenizer makes of it, or in one that goes on
+ * behind it: so a text that the grammar forces has one spelling, that which the model has seen.
+ *
  * Guides belong to the engine's thread; the tokens are immutable, any thread. Invariant: a token that is allowed leaves
  * at least one node alive, so the text so far is always the beginning of something that the grammar makes, unless its
  * nesting exceeds GUIDE_MOST_DEPTH. */
@@ -34,13 +37,26 @@ struct guides *guides_new(const struct guide_tokens *tokens, size_t most_bytes);
 void guides_free(struct guides *g);                                              /* NULL is fine */
 /* The guide of a grammar, which it holds; valid until the next call. */
 struct guide *guides_of(struct guides *g, struct grammar *grammar);
-/* What may follow output[0..n). at: how far this request's output was read before; moved on. false: to find that out
- * took more than GUIDE_MOST_WORK, or the output is none of the grammar's. ids: until the next call of guides_of. */
-bool guide_next(struct guide *g, struct guided *at, const int32_t *output, int n, struct guide_ids *ids);
+/* The state behind output[0..n). at: how far this request's output was read before; moved on. Negative: the output is
+ * none of the grammar's, or leaves more ways open than can be followed. States are until the next call of guides_of. */
+int32_t guide_state(struct guide *g, struct guided *at, const int32_t *output, int n);
+/* The same behind one token more. Behind one that ends the answer there is none. */
+int32_t guide_behind(struct guide *g, int32_t state, int32_t token);
+/* What may follow; until another call. NULL: the state is negative, or to find that out takes more than
+ * GUIDE_MOST_WORK. */
+const struct guide_ids *guide_ids(struct guide *g, int32_t state);
+/* The bytes that may follow, and the state behind one of them. */
+struct grammar_set guide_bytes(const struct guide *g, int32_t state);
+int32_t guide_step(struct guide *g, int32_t state, unsigned char byte);
+const struct guide_tokens *guide_tokens_of(const struct guide *g);
+/* How many tokens have to be looked at to find them, about; 0: they were found before. */
+int guide_look(struct guide *g, int32_t state);
+int64_t guide_work(const struct guide *g); /* done so far: parts of states that were looked at */
 
-/* For tests: the state behind a text; negative: it is none of the grammar's. May it end here? */
-int32_t guide_read(struct guide *g, const char *text, size_t n);
 bool guide_may_end(const struct guide *g, int32_t state);
+
+/* For tests: the state behind a text; negative: it is none of the grammar's. */
+int32_t guide_read(struct guide *g, const char *text, size_t n);
 size_t guides_bytes(const struct guides *g);
 
 #endif

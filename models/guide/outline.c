@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "models/guide/gbnf.h"
 #include "models/guide/regex.h"
 #include "models/guide/schema.h"
 
@@ -83,6 +84,15 @@ int outline_regex(const char *text, struct grammar **out, struct err *e)
     int rc = regex_make(&s.json.m, text, false, grammar_end(&s.json.m), &first, e);
     grammar_make_rule(&s.json.m, whole, first);
     return finish(&s, rc, out, e);
+}
+
+int outline_gbnf(const char *text, struct grammar **out, struct err *e)
+{
+    struct schemas s;
+    if (strnlen(text, MOST_BYTES + 1) > MOST_BYTES)
+        return too_large(e);
+    schemas_init(&s);
+    return finish(&s, gbnf_make(&s.json.m, text, e), out, e);
 }
 
 /* ---- calls */

@@ -5,10 +5,11 @@ words and leaves the server as it was."""
 import json
 import os
 import re
+import subprocess
 import sys
 
 sys.path.insert(0, "tests/rig")
-from file_site import FOLDER, Site
+from file_site import BINARY, FOLDER, Site
 
 PERSON = {
     "type": "object",
@@ -25,6 +26,10 @@ TOOLS = [
     {"type": "function", "function": {"name": "greet", "parameters": PERSON}},
     {"type": "function", "function": {"name": "stop"}},
 ]
+SUM = """root ::= number more* " = " digit{1,3} " €"  # in euros
+more ::= " + " number
+number ::= digit digit?
+digit ::= [0-9]"""
 # Its states are without number.
 HARD = "(.{0,900}){3}x"
 
@@ -84,6 +89,8 @@ def choices_and_expressions(s):
         more = {"temperature": 2.0, "seed": seed}
         c = ask(s, "well?", structured_outputs={"choice": ["yes", "no", "not sure"]}, **more)[0]
         assert c["message"]["content"] in ("yes", "no", "not sure") and c["finish_reason"] == "stop", c
+        c = ask(s, "how much?", structured_outputs={"grammar": SUM}, **more)[0]
+        assert re.fullmatch(r"[0-9]{1,2}( [+] [0-9]{1,2})* = [0-9]{1,3} €", c["message"]["content"]), c
         c = ask(s, "when?", guided_regex=r"\d{4}-\d{2}-\d{2}", **more)[0]
         assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", c["message"]["content"]), c
     status, r = s.json("POST", "/v1/completions", json.dumps({"model": "m", "prompt": "a", "guided_choice": ["é!"]}))
@@ -115,15 +122,37 @@ def too_much_work_ends_in_words(s):
     assert ask(s, "after", guided_regex="[ab]{4}")[0]["finish_reason"] == "stop"
 
 
-def guesses_are_left_out(s):
-    """With a policy that drafts: guided requests beside others that repeat themselves."""
+ROWS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {"identifier": {"type": "integer"}, "is_available": {"type": "boolean"}},
+        "required": ["identifier", "is_available"],
+    },
+    "minItems": 4,
+    "maxItems": 6,
+}
+FORMS = [by_schema(ROWS), {"guided_regex": "(spam, (spam, )?eggs and [a-z]{2}; ){3}the end"}]
+said, accepted = {}, []
+
+
+def guesses_change_nothing(s):
+    """What a server says that drafts is what one says that does not, guided and free; and guesses are right."""
     again = " ".join(["and on and on"] * 8)
-    free = ask(s, again, temperature=0, max_tokens=60, ignore_eos=True)[0]["message"]["content"]
-    more = {"temperature": 0, **by_schema(PERSON)}
-    first = ask(s, again, **more)[0]["message"]["content"]
-    assert is_person(json.loads(first))
-    assert ask(s, again, **more)[0]["message"]["content"] == first
-    assert ask(s, again, temperature=0, max_tokens=60, ignore_eos=True)[0]["message"]["content"] == free
+    for seed in range(3):
+        asks = [{**f, "n": 2} for f in FORMS] + [{"max_tokens": 60, "ignore_eos": True}]
+        for k, more in enumerate(asks):
+            text = [c["message"]["content"] for c in ask(s, again, temperature=seed / 2, seed=seed, **more)]
+            assert said.setdefault((seed, k), text) == text, more
+    status, text = s.ask("GET", "/metrics")
+    assert status == 200
+    accepted.append(float(re.search(rb"^vllm:spec_decode_num_accepted_tokens_total\S* (\S+)$", text, re.M)[1]))
+
+
+def is_replayed(recording):
+    """By who has no grammars: decision for decision, with the same draft tokens right, and the same ends."""
+    r = subprocess.run([BINARY, "simulate", "--trace", recording], capture_output=True, text=True, timeout=60)
+    assert r.returncode == 0 and "all equal to the recording" in r.stdout + r.stderr, r
 
 
 def main():
@@ -138,13 +167,16 @@ def main():
         what_is_cut_off_says_so,
         calls_can_be_forced,
         too_much_work_ends_in_words,
-        guesses_are_left_out,
+        guesses_change_nothing,
     ]
     for more in ([], ["--ranks", "2", "--policy", "arctic", "--tool-call-parser", "llama3_json"]):
-        with Site(None, *flags, *more) as s:
+        recording = os.path.join(FOLDER.name, f"{len(more)}.rec")
+        with Site(None, *flags, *more, "--record", recording) as s:
             for test in tests:
                 test(s)
-    print(f"{2 * len(tests)} passed, 0 failed")
+        is_replayed(recording)
+    assert accepted[0] == 0 and accepted[1] > 200, accepted
+    print(f"{2 * len(tests) + 2} passed, 0 failed")
     return 0
 
 

@@ -9,6 +9,7 @@
 #include "engine/base/shared.h"
 #include "models/guide/guide.h"
 #include "models/guide/outline.h"
+#include "tests/rig/guide_rig.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -19,6 +20,8 @@ static struct guide_tokens *tokens;
 
 static int make(uint8_t kind, const char *text, struct grammar **g, struct err *e)
 {
+    if (kind >= 0xC0)
+        return outline_gbnf(text, g, e);
     if (kind % 4 == 0)
         return outline_regex(text, g, e);
     struct json *j = json_parse(text, strlen(text), NULL, e);

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Guides against jsonschema and Python's re: what random walks through random schemas say is valid, values that are
-valid in the form in which models write JSON are taken, and invalid ones are not; expressions match as re.fullmatch
-does.
+valid in the form in which models write JSON are taken, byte by byte and token by token, and invalid ones are not;
+expressions match as re.fullmatch does, grammars as they do here; what has to come is spelt as the tokenizer spells it.
 
     python tests/oracle/guide_oracle.py --binary build/tests/guide_say --model FILE.gguf [--cases 400] [--seed 1]
 
 Prints `N passed, N failed`; exit status 1 when anything failed."""
 
 import argparse
+import glob
 import json
 import random
 import re
@@ -17,6 +18,7 @@ import sys
 
 import jsonschema
 
+VOCABS = "build/tests/data/vocab"  # of many families; the build unpacks it
 LETTERS = 'ab "\\é\n{}1'
 
 
@@ -182,7 +184,7 @@ def check_schema(guide, r, counts):
             assert not taken, ("taken", schema, text)
         elif "enum" not in json.dumps(schema) and "const" not in json.dumps(schema):
             counts["valid"] += 1
-            assert taken, ("not taken", schema, text)
+            assert taken is True, ("not taken", schema, text, taken)
 
 
 # ---- regular expressions
@@ -193,7 +195,9 @@ def regex(r, depth):
     if kind == 0:
         return r.choice(["a", "b", "é", r"\d", r"\w", r"\s", ".", r"\.", "0", "-", r"\n"])
     if kind == 1:
-        return r.choice(["[abc]", "[^a]", "[a-f0-9]", r"[\d_]", r"[^\s]", "[]x]", r"[\]\-]", "[-a]"])
+        return r.choice(
+            ["[abc]", "[^a]", "[é-ü_]", "[^b-é]", "[a-f0-9]", r"[\d_]", r"[^\s]", "[]x]", r"[\]\-]", "[-a]"]
+        )
     if kind == 2:
         return r.choice(string.ascii_lowercase[:3]) * r.randint(1, 3)
     if kind == 3:
@@ -217,6 +221,124 @@ def check_regex(guide, r, counts):
         assert taken == bool(compiled.fullmatch(text)), (pattern, text, taken)
 
 
+# ---- grammars, as trees: written in GBNF, and matched here
+
+
+def tree(r, depth, rules, own, taken):
+    """Rules before `own`, and itself, may be called only behind what takes a character: else it would call itself."""
+    kind = r.randrange(8 if depth > 0 else 3)
+    if kind == 0:
+        return ("class", r.random() < 0.3, r.sample(["ab", "ce", "00", "é€", "  "], k=r.randint(1, 2)))
+    if kind == 1 and (taken or own + 1 < rules):
+        return ("call", r.randrange(0 if taken else own + 1, rules))
+    if kind < 4:
+        return ("text", "".join(r.choices('ab0é "\\\n', k=r.randint(1, 3))))
+    if kind == 4:
+        return ("any", [tree(r, depth - 1, rules, own, taken) for _ in range(r.randint(1, 3))])
+    if kind == 5:
+        return (
+            "times",
+            tree(r, depth - 1, rules, own, taken),
+            *r.choice([(0, None), (1, None), (0, 1), (1, 3), (2, 2)]),
+        )
+    parts = []
+    for _ in range(r.randint(0, 3)):
+        parts.append(tree(r, depth - 1, rules, own, taken or any(p[0] in ("text", "class") for p in parts)))
+    return ("all", parts)
+
+
+def quoted(text, inside):
+    named = {"\n": "\\n", "\\": "\\\\", '"': '\\"', "]": "\\]", "[": "\\["}
+    return "".join(named.get(c, c) if inside or c not in "[]" else c for c in text)
+
+
+def gbnf(node, r):
+    kind, blank = node[0], r.choice([" ", "\n  ", " # and then\n", "\t"])
+    if kind == "class":
+        return "[" + "^" * node[1] + "".join(f"{quoted(a, True)}-{quoted(b, True)}" for a, b in node[2]) + "]"
+    if kind == "call":
+        return "root" if node[1] == 0 else f"rule-{node[1]}"
+    if kind == "text":
+        return '"' + quoted(node[1], False) + '"'
+    if kind == "any":
+        return "(" + (blank + "| ").join(gbnf(x, r) for x in node[1]) + ")"
+    if kind == "times":
+        least, most = node[2:]
+        sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}
+        return f"({gbnf(node[1], r)})" + sign.get((least, most), f"{{{least},{most}}}")
+    return "(" + blank.join(gbnf(x, r) for x in node[1]) + ")"
+
+
+def ends(node, rules, text, at, known):
+    """Where a match that begins at `at` may end."""
+    kind = node[0]
+    if kind == "class":
+        return {at + 1} if at < len(text) and any(a <= text[at] <= b for a, b in node[2]) != node[1] else set()
+    if kind == "text":
+        return {at + len(node[1])} if text.startswith(node[1], at) else set()
+    if kind == "call":
+        key = (node[1], at)
+        if key not in known:
+            known[key] = ends(rules[node[1]], rules, text, at, known)
+        return known[key]
+    if kind == "any":
+        return set().union(*(ends(x, rules, text, at, known) for x in node[1]))
+    here = {at}
+    if kind == "all":
+        for x in node[1]:
+            here = set().union(*(ends(x, rules, text, i, known) for i in here))
+        return here
+    least, most = node[2:]
+    found, seen = here if least == 0 else set(), 0
+    while here and seen < (len(text) + 3 if most is None else most):
+        here, seen = set().union(*(ends(node[1], rules, text, i, known) for i in here)), seen + 1
+        found = found | here if seen >= least else found
+    return found
+
+
+def check_grammar(guide, r, counts):
+    n = r.randint(1, 4)
+    rules = [tree(r, 3, n, i, False) for i in range(n)]
+    written = [f"{'root' if i == 0 else f'rule-{i}'} ::= {gbnf(x, r)}" for i, x in enumerate(rules)]
+    r.shuffle(written)
+    texts = ["".join(r.choices('ab0é "\\\nc', k=r.randrange(7))) for _ in range(30)]
+    got = guide.ask(gbnf="\n".join(written), seed=r.randrange(2**31), walks=6, texts=texts)
+    assert "error" not in got, (written, got)
+    said = [t for t in got["said"] if t is not None and len(t) < 60]
+    counts["ended"] += len(said)
+    for text, taken in [*zip(texts, got["takes"]), *((t, True) for t in said)]:
+        counts["matches"] += 1
+        assert taken == (len(text) in ends(rules[0], rules, text, 0, {})), (written, text, taken)
+
+
+# ---- what has to come
+
+WORDS = ["customer_identifier", "maximumLength", "preferred", "contact", "is_active", "uuid-4", '"name":', "2024,"]
+WORDS += ["[true]", "München", "bodies", "€"]
+
+
+def check_spelling(guide, r, counts):
+    """A text without a choice has one spelling, the tokenizer's."""
+    text = r.choice([" ", ", ", "\n "]).join(r.choices(WORDS, k=r.randint(1, 6)))
+    got = guide.ask(regex=re.sub(r"([\[\]])", r"\\\1", text), seed=1, walks=1, texts=[text], whole=text)
+    counts["spelt"] += 1
+    assert got["spelt"] and got["said"] == [text] and got["takes"] == [True], (text, got)
+
+
+def check_model(a, model, cases, counts):
+    """Returns how many failed."""
+    guide = Guide(a.binary, model)
+    failed = 0
+    for i in range(cases):
+        for check in (check_schema, check_regex, check_grammar, check_spelling):
+            try:
+                check(guide, random.Random(a.seed * 1000003 + i), counts)
+            except AssertionError as e:
+                failed += 1
+                print("FAIL", model, check.__name__, str(e)[:600], flush=True)
+    return failed
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--binary", required=True)
@@ -224,16 +346,10 @@ def main():
     p.add_argument("--cases", type=int, default=400)
     p.add_argument("--seed", type=int, default=1)
     a = p.parse_args()
-    guide = Guide(a.binary, a.model)
-    counts = dict.fromkeys(["ended", "endless", "valid", "invalid", "matches"], 0)
-    failed = 0
-    for i in range(a.cases):
-        for check in (check_schema, check_regex):
-            try:
-                check(guide, random.Random(a.seed * 1000003 + i), counts)
-            except AssertionError as e:
-                failed += 1
-                print("FAIL", check.__name__, str(e)[:600], flush=True)
+    counts = dict.fromkeys(["ended", "endless", "valid", "invalid", "matches", "spelt"], 0)
+    vocabularies = sorted(glob.glob(f"{VOCABS}/*.gguf"))
+    failed = check_model(a, a.model, a.cases, counts) + (not vocabularies)
+    failed += sum(check_model(a, v, a.cases // 6, counts) for v in vocabularies)
     print(counts)
     if counts["ended"] < 5 * counts["endless"] or min(counts["valid"], counts["invalid"], counts["matches"]) < a.cases:
         failed += 1

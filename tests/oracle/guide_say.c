@@ -12,11 +12,13 @@
 #include "models/guide/guide.h"
 #include "models/guide/outline.h"
 #include "models/load/gguf.h"
+#include "tests/rig/guide_rig.h"
 
 enum { MOST_TOKENS = 2000, SOON = 40 };
 
 struct speaker {
     struct tokenizer *tokenizer;
+    struct guide_tokens *tokens;
     struct guides *guides;
     struct rng rng;
 };
@@ -78,6 +80,60 @@ static bool walk(struct speaker *s, struct grammar *g, struct buf *out)
     return false;
 }
 
+/* One that may follow and that the text begins with, of any length; -1: there is none. */
+static int32_t any_beginning(struct speaker *s, const struct guide_ids *ids, const char *text, size_t n)
+{
+    int lo = 0, hi = s->tokens->n, found = 0;
+    int32_t one = -1;
+    for (uint32_t k = 0; k < n && lo < hi; k++) {
+        guide_tokens_narrow(s->tokens, &lo, &hi, k, (unsigned char)text[k]);
+        for (int i = lo; i < hi && s->tokens->at[i + 1] - s->tokens->at[i] == k + 1; i++)
+            if (may_follow(ids, s->tokens->ids[i]) && rng_below(&s->rng, (uint64_t)++found) == 0)
+                one = s->tokens->ids[i];
+    }
+    return one;
+}
+
+/* Does some token that may follow go on with the text, up to its end? */
+static bool can_be_said(struct speaker *s, struct grammar *g, const char *text)
+{
+    int32_t output[MOST_TOKENS];
+    struct guided at = {0};
+    struct guide_ids ids;
+    struct buf said = {0};
+    bool good = true;
+    int n = 0;
+    for (; good && said.len < strlen(text) && n < MOST_TOKENS; n++) {
+        good = guide_next(guides_of(s->guides, g), &at, output, n, &ids) &&
+               (output[n] = any_beginning(s, &ids, text + said.len, strlen(text + said.len))) >= 0;
+        guide_tokens_put(s->tokens, good ? output[n] : -1, &said);
+    }
+    buf_free(&said);
+    return good && n < MOST_TOKENS;
+}
+
+/* Is what has to come spelt as the tokenizer spells it? One that puts a space before a text does not where a line
+ * begins.
+ */
+static bool is_spelt(struct speaker *s, struct grammar *g, const char *text)
+{
+    struct tokens ids = {0};
+    struct buf line = {0};
+    struct guided at = {0};
+    struct guide_ids may;
+    buf_printf(&line, "\n%s", text);
+    bool spm = tokenizer_find(s->tokenizer, "\n", 1) < 0;
+    size_t first = spm ? 2 : 0; /* the space, and the line break */
+    bool same =
+        !tokenizer_encode(s->tokenizer, line.data + !spm, line.len - !spm, (struct tokenize_how){0}, &ids, NULL);
+    for (size_t n = first; same && n < ids.len; n++)
+        same = guide_next(guides_of(s->guides, g), &at, ids.ids + first, (int)(n - first), &may) && may.allowed &&
+               may.n == 1 && may.ids[0] == ids.ids[n];
+    buf_free(&line);
+    tokens_free(&ids);
+    return same;
+}
+
 static void put_said(struct speaker *s, struct grammar *g, const struct json *line, struct buf *out)
 {
     int walks = (int)json_member_number(line, "walks");
@@ -97,18 +153,21 @@ static void put_said(struct speaker *s, struct grammar *g, const struct json *li
         struct guide *guide = guides_of(s->guides, g);
         bool takes = guide_may_end(guide, guide_read(guide, json_text(t), strlen(json_text(t))));
         buf_puts(out, t == json_first(json_find(line, "texts")) ? "" : ",");
-        buf_puts(out, takes ? "true" : "false");
+        buf_puts(out, !takes ? "false" : can_be_said(s, g, json_text(t)) ? "true" : "\"not by tokens\"");
     }
-    buf_puts(out, "]}");
+    const char *whole = json_text(json_find(line, "whole"));
+    buf_puts(out, whole && is_spelt(s, g, whole) ? "],\"spelt\":true}" : "],\"spelt\":false}");
 }
 
 static void answer(struct speaker *s, const struct json *line, struct buf *out)
 {
     struct grammar *g = NULL;
     struct err e = {0};
-    const char *regex = json_text(json_find(line, "regex"));
+    const char *regex = json_text(json_find(line, "regex")), *gbnf = json_text(json_find(line, "gbnf"));
     rng_init(&s->rng, (uint64_t)json_member_number(line, "seed"));
-    int rc = regex ? outline_regex(regex, &g, &e) : outline_schema(json_find(line, "schema"), &g, &e);
+    int rc = regex  ? outline_regex(regex, &g, &e)
+             : gbnf ? outline_gbnf(gbnf, &g, &e)
+                    : outline_schema(json_find(line, "schema"), &g, &e);
     if (rc) {
         buf_puts(out, "{\"error\":");
         json_put_string(out, e.text, strlen(e.text), true);
@@ -130,8 +189,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "guide_say MODEL %s\n", e.text);
         return 1;
     }
-    struct guide_tokens *tokens = guide_tokens_new(s.tokenizer);
-    s.guides = guides_new(tokens, (size_t)64 << 20);
+    s.tokens = guide_tokens_new(s.tokenizer);
+    s.guides = guides_new(s.tokens, (size_t)64 << 20);
     for (ssize_t n; (n = getline(&text, &cap, stdin)) > 0;) {
         struct json *line = json_parse(text, (size_t)n, NULL, &e);
         struct buf out = {0};
@@ -143,7 +202,7 @@ int main(int argc, char **argv)
     }
     free(text);
     guides_free(s.guides);
-    guide_tokens_free(tokens);
+    guide_tokens_free(s.tokens);
     tokenizer_free(s.tokenizer);
     gguf_close(g);
     return 0;

@@ -9,8 +9,10 @@
 #include "engine/base/mem.h"
 #include "engine/base/rng.h"
 #include "engine/base/shared.h"
+#include "engine/base/utf8.h"
 #include "models/guide/guide.h"
 #include "models/guide/outline.h"
+#include "tests/rig/guide_rig.h"
 
 static struct tokenizer *tokenizer;
 static struct guide_tokens *tokens;
@@ -107,6 +109,8 @@ static void regular_expressions(void **state)
         {"[\\]\\-x]+", {"]-x"}, {"y"}},
         {"[]a]", {"]", "a"}, {"b"}},
         {"\xC3\xA9?z", {"\xC3\xA9z", "z"}, {"\xC3z"}},
+        {"[\xC3\xA9-\xC3\xBC-]+", {"\xC3\xA9\xC3\xBC", "-"}, {"\xC3\xA8", "\xC3\xBD", "\xC3"}},
+        {"[^\xC3\xA9\\w]", {"\xC3\xA8", "-", "\n", "\xF0\x9F\x98\x80"}, {"\xC3\xA9", "a", "_"}},
         {"(a*)*b", {"b", "aaab"}, {"a"}},
         {"(|a)b", {"b", "ab"}, {"aab"}},
         {"\\^\\$\\|\\(", {"^$|("}, {"^$|"}},
@@ -114,12 +118,131 @@ static void regular_expressions(void **state)
     check_all(cases, sizeof cases / sizeof *cases, of_regex);
 }
 
+/* A class has the characters of its ranges, whatever their bytes are. */
+static void classes_of_any_characters(void **state)
+{
+    (void)state;
+    static const uint32_t edges[] = {1, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF};
+    struct rng r;
+    rng_init(&r, 5);
+    for (int round = 0; round < 300; round++) {
+        bool inverted = rng_below(&r, 2);
+        uint32_t ends[4];
+        struct buf text = {0};
+        buf_puts(&text, inverted ? "root ::= [^" : "root ::= [");
+        for (int i = 0; i < 4; i++) {
+            ends[i] = edges[rng_below(&r, 10)] + (uint32_t)rng_below(&r, 3) - 1;
+            if (ends[i] > 0x10FFFF || (ends[i] >= 0xD800 && ends[i] < 0xE000) || rng_below(&r, 3) == 0)
+                ends[i] = 0x100 + (uint32_t)rng_below(&r, 0xC000);
+            if (i % 2 && ends[i] < ends[i - 1])
+                ends[i] = ends[i - 1];
+            buf_printf(&text, i % 2 ? "-\\U%08x" : "\\U%08x", ends[i]);
+        }
+        buf_puts(&text, "]");
+        struct grammar *g = NULL;
+        assert_int_equal(outline_gbnf(text.data, &g, NULL), 0);
+        for (int k = 0; k < 400; k++) {
+            uint32_t c = k < 60    ? edges[k % 10] + (uint32_t)(k / 10) - 3
+                         : k < 100 ? ends[k % 4] + (uint32_t)rng_below(&r, 5) - 2
+                                   : (uint32_t)rng_below(&r, k < 250 ? 0x11000 : 0x110000);
+            char bytes[5] = {0};
+            if (c - 1 >= 0x10FFFF || (c >= 0xD800 && c < 0xE000))
+                continue;
+            utf8_encode(c, bytes);
+            bool has = (c >= ends[0] && c <= ends[1]) || (c >= ends[2] && c <= ends[3]);
+            if (takes(g, bytes) != (has != inverted))
+                fail_msg("%s and %x", text.data, c);
+        }
+        shared_drop(g);
+        buf_free(&text);
+    }
+}
+
+static struct grammar *of_gbnf(const char *text)
+{
+    struct grammar *g = NULL;
+    struct err e = {0};
+    if (outline_gbnf(text, &g, &e))
+        fail_msg("%s: %s", text, e.text);
+    return g;
+}
+
+static void grammars(void **state)
+{
+    (void)state;
+    static const struct said cases[] = {
+        {"root ::= \"a\" | b\nb ::= \"bc\"?", {"a", "bc", ""}, {"b", "abc"}},
+        {"# sums\nroot ::= term (op term)*\nop ::= [-+*]\nterm ::= [0-9]+ | \"(\" root \")\"",
+         {"1", "1+2", "(1+22)*3"},
+         {"", "1+", "(1", "1)"}},
+        {"root::=item list?\nlist ::=\n  \",\" item # rest\n  | \",\" item list\nitem ::= \"x\"",
+         {"x", "x,x", "x,x,x,x"},
+         {"", "x,", ",x"}},
+        {"root ::= ws root2\nroot2 ::= \"a\" root2 | ws\nws ::= [ \\t]*", {"", " a", "aa \t"}, {"a a"}},
+        {"root ::= \"\\x41\\u00e9\\n\\\"\\\\\" . [\\]^a]{2}", {"A\xC3\xA9\n\"\\\n]^"}, {"A\xC3\xA9\n\"\\]^"}},
+        {"root ::= (\"a\" | (\"b\"){2,3}){1,2} \"\"", {"a", "bb", "bbba", "aa"}, {"b", "aaa", ""}},
+        {"root ::= [\xD0\xB0-\xD1\x8F]+ [^\xD0\xB0]", {"\xD0\xB1\xD0\xB0x", "\xD0\xB0\xD1\x8F"}, {"\xD0\xB0", "x"}},
+    };
+    check_all(cases, sizeof cases / sizeof *cases, of_gbnf);
+}
+
+/* A rule that ends with itself does not nest: lists of any length. */
+static void lists_have_any_length(void **state)
+{
+    (void)state;
+    struct grammar *g = of_gbnf("root ::= item | item \",\" root\nitem ::= [0-9] | [0-9] item");
+    struct buf text = {0};
+    for (int i = 0; i < 2000; i++)
+        buf_puts(&text, i ? ",12345" : "1");
+    assert_true(takes(g, text.data));
+    buf_puts(&text, ",");
+    assert_false(takes(g, text.data));
+    shared_drop(g);
+    buf_free(&text);
+}
+
+static void grammars_that_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *why;
+    } cases[] = {
+        {"", "no rule 'root'"},
+        {"a ::= \"b\"", "no rule 'root'"},
+        {"root ::= a", "line 1: a rule is named"},
+        {"root ::= \"a\"\n\nroot ::= \"b\"", "line 3: this rule is there"},
+        {"root = \"a\"", "line 1: a rule is missing"},
+        {"?start: \"a\"", "a rule is missing"},
+        {"root ::= \"a", "literal has no end"},
+        {"root ::= \"a\n\"", "literal has no end"},
+        {"root ::= [a", "class has no end"},
+        {"root ::= [b-a]", "backwards"},
+        {"root ::= (\"a\"", "group has no end"},
+        {"root ::= \"a\")", "no group"},
+        {"root ::= \"a\"**", "repeated again"},
+        {"root ::= *", "is missing"},
+        {"root ::= \"a\"{3,2}", "second number"},
+        {"root ::= \"a\"{2000}", "1000 is the most"},
+        {"root ::= \"\\q\"", "no such escape"},
+        {"root ::= \"\\uD800\"", "no such character"},
+        {"root ::= \"\\x4\"", "hexadecimal"},
+        {"root ::= root \"a\" | \"b\"", "itself"},
+        {"root ::= ws a\nws ::= \" \"*\na ::= ws b\nb ::= a | \"x\"", "itself"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grammar *g = NULL;
+        struct err e = {0};
+        if (outline_gbnf(cases[i].text, &g, &e) != E_INPUT || !strstr(e.text, cases[i].why))
+            fail_msg("%s: %s", cases[i].text, e.text);
+    }
+}
+
 static void regular_expressions_that_are_refused(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"(",           ")",      "a**",     "a+?",   "*a",         "a{2", "a{3,2}",
-                                        "a{2000}",     "[a",     "[b-a]",   "(?=a)", "\\b",        "\\1", "a^b",
-                                        "[[:digit:]]", "\\p{L}", "(?<n>a)", "a{,2}", "[\xC3\xA9]", "\\"};
+    static const char *const texts[] = {"(",           ")",      "a**",     "a+?",   "*a",           "a{2", "a{3,2}",
+                                        "a{2000}",     "[a",     "[b-a]",   "(?=a)", "\\b",          "\\1", "a^b",
+                                        "[[:digit:]]", "\\p{L}", "(?<n>a)", "a{,2}", "[\xC3\xA9-a]", "\\"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct grammar *g = NULL;
         struct err e = {0};
@@ -479,6 +602,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(regular_expressions),
         cmocka_unit_test(regular_expressions_that_are_refused),
+        cmocka_unit_test(classes_of_any_characters),
+        cmocka_unit_test(grammars),
+        cmocka_unit_test(lists_have_any_length),
+        cmocka_unit_test(grammars_that_are_refused),
         cmocka_unit_test(schemas),
         cmocka_unit_test(schemas_that_are_refused),
         cmocka_unit_test(integers_between_bounds),

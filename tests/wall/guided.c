@@ -94,7 +94,9 @@ static void what_cannot_be_kept_is_refused(void **state)
         {"\"guided_regex\":\"(\"", "guided_regex", "at byte"},
         {"\"guided_choice\":[]", "guided_choice", "strings"},
         {"\"structured_outputs\":5", "structured_outputs", "object"},
-        {"\"structured_outputs\":{\"grammar\":\"x\"}", "structured_outputs", "grammar"},
+        {"\"structured_outputs\":{\"grammar\":\"x\"}", "structured_outputs", "in line 1"},
+        {"\"structured_outputs\":{\"structural_tag\":\"x\"}", "structured_outputs", "structural_tag"},
+        {"\"grammar\":5", "grammar", "string"},
         {"\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}", "structured_outputs", "both"},
         {"\"guided_regex\":\"a\",\"response_format\":{\"type\":\"json_object\"}", "guided_regex", "both"},
         {"\"guided_regex\":\"a\",\"ignore_eos\":true", "ignore_eos", "guided_regex"},
@@ -105,7 +107,7 @@ static void what_cannot_be_kept_is_refused(void **state)
         {TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}", "tool_choice",
          "no such function"},
         {TOOLS ",\"tool_choice\":\"required\",\"guided_regex\":\"a\"", "tool_choice", "both"},
-        {"\"ebnf\":\"x\"", "ebnf", "structured_outputs"},
+        {"\"ebnf\":\"root ::= root\"", "ebnf", "itself"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check(&cases[i]);

@@ -6,7 +6,7 @@
 
 /* What is asked for, and under which name. value: a schema, a string, a list, or the tools. */
 struct wish {
-    enum { WISH_NONE, WISH_OBJECT, WISH_SCHEMA, WISH_REGEX, WISH_CHOICE, WISH_CALL } kind;
+    enum { WISH_NONE, WISH_OBJECT, WISH_SCHEMA, WISH_REGEX, WISH_GRAMMAR, WISH_CHOICE, WISH_CALL } kind;
     const char *param;
     const struct json *value;
     struct json *parsed; /* where it came as a string: owned */
@@ -46,6 +46,11 @@ static int take_regex(struct wish *w, const char *param, const struct json *v, s
     return json_text(v) ? take(w, WISH_REGEX, param, v, f) : bad(f, param, "must be a string, a regular expression");
 }
 
+static int take_grammar(struct wish *w, const char *param, const struct json *v, struct fault *f)
+{
+    return json_text(v) ? take(w, WISH_GRAMMAR, param, v, f) : bad(f, param, "must be a string, a grammar in GBNF");
+}
+
 static int take_choice(struct wish *w, const char *param, const struct json *v, struct fault *f)
 {
     return take(w, WISH_CHOICE, param, v, f);
@@ -80,9 +85,13 @@ static const struct {
     {"structured_outputs", "json", take_schema},
     {"structured_outputs", "regex", take_regex},
     {"structured_outputs", "choice", take_choice},
+    {"structured_outputs", "grammar", take_grammar},
     {NULL, "guided_json", take_schema},
     {NULL, "guided_regex", take_regex},
     {NULL, "guided_choice", take_choice},
+    {NULL, "guided_grammar", take_grammar},
+    {NULL, "grammar", take_grammar},
+    {NULL, "ebnf", take_grammar},
     {NULL, "json_schema", take_schema},
     {NULL, "regex", take_regex},
 };
@@ -92,12 +101,10 @@ static int read_structured(struct wish *w, const struct json *v, struct fault *f
     static const char name[] = "structured_outputs";
     if (json_type(v) != JSON_NULL && json_type(v) != JSON_OBJECT)
         return bad(f, name, "must be an object");
-    static const char *const refused[] = {"grammar", "structural_tag"};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (json_type(json_find(v, refused[i])) != JSON_NULL)
-            return fault_set(f, 400, "unsupported_parameter", name,
-                             "'structured_outputs' takes json, json_object, regex and choice; '%s' is not supported",
-                             refused[i]);
+    if (json_type(json_find(v, "structural_tag")) != JSON_NULL)
+        return fault_set(f, 400, "unsupported_parameter", name,
+                         "'structured_outputs' takes json, json_object, regex, choice and grammar; 'structural_tag' is "
+                         "not supported");
     return json_true(json_find(v, "json_object")) ? take(w, WISH_OBJECT, name, v, f) : 0;
 }
 
@@ -150,6 +157,8 @@ static int make(const struct front_text *t, struct openai_params *p, const struc
         return outline_schema(w->value, &p->grammar, e);
     case WISH_REGEX:
         return outline_regex(json_text(w->value), &p->grammar, e);
+    case WISH_GRAMMAR:
+        return outline_gbnf(json_text(w->value), &p->grammar, e);
     case WISH_CHOICE:
         return outline_choice(w->value, &p->grammar, e);
     case WISH_CALL:

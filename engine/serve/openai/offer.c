@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-static const char structured[] = "answers are guided by a schema, an expression or a choice (structured_outputs)";
 static const char sampler[] = "this sampler has temperature, top_p, top_k, min_p and the three penalties";
 
 /* Names of vLLM, llama.cpp, SGLang and OpenAI. off: the number that changes nothing. */
@@ -10,9 +9,6 @@ static const struct {
     const char *name, *hint;
     double off;
 } refused[] = {
-    {"guided_grammar", structured, 0},
-    {"grammar", structured, 0},
-    {"ebnf", structured, 0},
     {"suffix", "text insertion is not offered; put the suffix into the prompt", 0},
     {"use_beam_search", "beam search is not offered; use n with a temperature", 0},
     {"length_penalty", "beam search is not offered", 1},

@@ -1,0 +1,61 @@
+#include "engine/exec/form.h"
+
+#include "engine/base/mem.h"
+#include "engine/world/request.h"
+#include "models/guide/forced.h"
+
+enum { MOST = 32, LOOK_BACK = 96 /* tokens of the output */ };
+static const float RIGHT = 0.9f; /* of those expected to be right when all before it are */
+
+struct note {
+    int n_tokens, n; /* n_tokens: of the timeline then */
+    int32_t tokens[MOST];
+};
+
+static void look(struct guides *guides, const struct request *r, struct note *note)
+{
+    struct guide *g = guides_of(guides, r->spec->grammar);
+    struct guided at = r->guided;
+    const int32_t *output = r->tokens + r->spec->n_prompt;
+    int n = request_output(r);
+    int32_t state = guide_state(g, &at, output, n);
+    struct buf before = {0};
+    for (int i = n < LOOK_BACK ? 0 : n - LOOK_BACK; i < n; i++)
+        guide_tokens_put(guide_tokens_of(g), output[i], &before);
+    note->n_tokens = r->n_tokens;
+    note->n = guide_forced(g, state, &before, note->tokens, MOST);
+    buf_free(&before);
+}
+
+static void said(void *ctx, const struct request *r, void *note)
+{
+    look(ctx, r, note);
+}
+
+static void guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
+{
+    if (!r->spec->grammar)
+        return;
+    struct note *own = *note ? *note : mem_new(sizeof *own);
+    *note = own;
+    if (own->n_tokens != r->n_tokens)
+        look(ctx, r, own);
+    float chance = 1;
+    g->match = own->n ? r->n_tokens : 0; /* it is made of all of it */
+    for (; g->n < most && g->n < own->n; g->n++) {
+        g->tokens[g->n] = own->tokens[g->n];
+        g->score += chance *= RIGHT;
+    }
+}
+
+static void end(void *ctx, const struct request *r, void *note)
+{
+    (void)ctx;
+    (void)r;
+    mem_free(note);
+}
+
+void form_source(struct guides *guides, struct draft_source *to)
+{
+    *to = (struct draft_source){.name = "form", .guess = guess, .said = said, .end = end, .ctx = guides};
+}
