@@ -9,6 +9,7 @@ static const float RIGHT = 0.9f; /* of those expected to be right when all befor
 
 struct note {
     int n_tokens, n; /* n_tokens: of the timeline then */
+    bool asked;      /* since it was looked up */
     int32_t tokens[MOST];
 };
 
@@ -22,6 +23,7 @@ static void look(struct guides *guides, const struct request *r, struct note *no
     struct buf before = {0};
     for (int i = n < LOOK_BACK ? 0 : n - LOOK_BACK; i < n; i++)
         guide_tokens_put(guide_tokens_of(g), output[i], &before);
+    note->asked = false;
     note->n_tokens = r->n_tokens;
     note->n = guide_forced(g, state, &before, note->tokens, MOST);
     buf_free(&before);
@@ -29,7 +31,9 @@ static void look(struct guides *guides, const struct request *r, struct note *no
 
 static void said(void *ctx, const struct request *r, void *note)
 {
-    look(ctx, r, note);
+    const struct note *own = note;
+    if (own->asked)
+        look(ctx, r, note);
 }
 
 static void guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
@@ -40,6 +44,7 @@ static void guess(void *ctx, const struct request *r, void **note, int most, str
     *note = own;
     if (own->n_tokens != r->n_tokens)
         look(ctx, r, own);
+    own->asked = true;
     float chance = 1;
     g->match = own->n ? r->n_tokens : 0; /* it is made of all of it */
     for (; g->n < most && g->n < own->n; g->n++) {

@@ -22,7 +22,7 @@ struct reader {
     struct parts parts;
     struct name *names;
     int n_names, cap_names;
-    struct map by_name; /* by the hash of its text, or the next free number behind it */
+    struct map by_name; /* by grammar_key of its text, or the next free number behind it */
     struct grammar_maker *m;
     struct err *e;
 };
@@ -74,7 +74,7 @@ static struct name *add_name(struct reader *r, const char *text, size_t n)
 
 static struct name *name_of(struct reader *r, const char *text, size_t n)
 {
-    uint64_t key = map_hash_bytes(text, n), found;
+    uint64_t key = grammar_key(text, n), found;
     for (; map_find(&r->by_name, key, &found); key++) {
         struct name *x = &r->names[found];
         if (x->n == n && memcmp(x->text, text, n) == 0)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/base/shared.h"
 
@@ -11,7 +12,16 @@ void grammar_maker_free(struct grammar_maker *m)
     mem_free(m->nodes);
     mem_free(m->sets);
     mem_free(m->rules);
+    map_free(&m->by_set);
     *m = (struct grammar_maker){0};
+}
+
+uint64_t grammar_key(const void *p, size_t n)
+{
+    struct sha256 all = hash_sha256(p, n);
+    uint64_t key;
+    memcpy(&key, all.bytes, sizeof key);
+    return key;
 }
 
 static int32_t add(struct grammar_maker *m, enum grammar_kind kind, int32_t a, int32_t b)
@@ -30,7 +40,10 @@ static int32_t add(struct grammar_maker *m, enum grammar_kind kind, int32_t a, i
 
 int32_t grammar_rule(struct grammar_maker *m)
 {
-    m->rules = mem_resize(m->rules, (size_t)m->n_rules + 1, sizeof *m->rules);
+    if (m->n_rules == m->cap_rules) {
+        m->cap_rules = m->cap_rules ? 2 * m->cap_rules : 16;
+        m->rules = mem_resize(m->rules, (size_t)m->cap_rules, sizeof *m->rules);
+    }
     m->rules[m->n_rules] = -1;
     return m->n_rules++;
 }
@@ -50,9 +63,25 @@ int32_t grammar_byte(struct grammar_maker *m, unsigned char b, int32_t next)
     return add(m, GRAMMAR_BYTE, b, next);
 }
 
+/* Its place; equal sets have one. */
+static int32_t place_of(struct grammar_maker *m, const struct grammar_set *s)
+{
+    uint64_t key = grammar_key(s, sizeof *s), found;
+    for (; map_find(&m->by_set, key, &found); key++)
+        if (memcmp(&m->sets[found], s, sizeof *s) == 0)
+            return (int32_t)found;
+    if (m->n_sets == m->cap_sets) {
+        m->cap_sets = m->cap_sets ? 2 * m->cap_sets : 16;
+        m->sets = mem_resize(m->sets, (size_t)m->cap_sets, sizeof *m->sets);
+    }
+    map_set(&m->by_set, key, (uint64_t)m->n_sets);
+    m->sets[m->n_sets] = *s;
+    return m->n_sets++;
+}
+
 int32_t grammar_set(struct grammar_maker *m, const struct grammar_set *s, int32_t next)
 {
-    int at = 0, n = 0, last = 0;
+    int n = 0, last = 0;
     for (int b = 0; b < 256; b++)
         if (grammar_set_has(s, (unsigned char)b)) {
             last = b;
@@ -60,13 +89,7 @@ int32_t grammar_set(struct grammar_maker *m, const struct grammar_set *s, int32_
         }
     if (n == 1) /* what has to come is told by its kind (guide.c) */
         return grammar_byte(m, (unsigned char)last, next);
-    while (at < m->n_sets && memcmp(&m->sets[at], s, sizeof *s) != 0)
-        at++;
-    if (at == m->n_sets) {
-        m->sets = mem_resize(m->sets, (size_t)m->n_sets + 1, sizeof *m->sets);
-        m->sets[m->n_sets++] = *s;
-    }
-    return add(m, GRAMMAR_SET, at, next);
+    return add(m, GRAMMAR_SET, place_of(m, s), next);
 }
 
 int32_t grammar_range(struct grammar_maker *m, unsigned char from, unsigned char to, int32_t next)

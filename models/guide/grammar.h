@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/base/map.h"
 #include "engine/base/strings.h"
 
 enum { GRAMMAR_MOST_NODES = 200000 };
@@ -50,11 +51,13 @@ struct grammar_maker {
     struct grammar_node *nodes;
     struct grammar_set *sets;
     int32_t *rules; /* -1: not made yet */
-    int n_nodes, cap_nodes, n_sets, n_rules;
+    int n_nodes, cap_nodes, n_sets, cap_sets, n_rules, cap_rules;
+    struct map by_set; /* by grammar_key of a set, or the next free number behind it: its place */
     bool over;
 };
 
 void grammar_maker_free(struct grammar_maker *m);
+uint64_t grammar_key(const void *p, size_t n); /* for maps of what clients name: nobody makes two that are equal */
 int32_t grammar_rule(struct grammar_maker *m); /* a new one, to be made by grammar_make_rule */
 void grammar_make_rule(struct grammar_maker *m, int32_t rule, int32_t first);
 

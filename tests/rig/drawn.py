@@ -222,6 +222,7 @@ GUIDES = [
     {"structured_outputs": {"choice": ["yes", "no", "not sure"]}},
     {"response_format": {"type": "json_object"}},
     {"guided_json": TREE},
+    {"grammar": 'root ::= "line " [^\\n]{3,} "\\n" root | "the end, " ("once" | "twice")'},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "row", "schema": ROW}}},
 ]
 UNGUIDED = ("ignore_eos", "min_tokens", "allowed_token_ids")
