@@ -1,6 +1,7 @@
 #include "engine/exec/form.h"
 
 #include "engine/base/mem.h"
+#include "engine/exec/guided.h"
 #include "engine/world/request.h"
 #include "models/guide/forced.h"
 
@@ -26,6 +27,7 @@ static void look(struct guides *guides, const struct request *r, struct note *no
     note->asked = false;
     note->n_tokens = r->n_tokens;
     note->n = guide_forced(g, state, &before, note->tokens, MOST);
+    guided_explore(guides, r, note->tokens, note->n);
     buf_free(&before);
 }
 
@@ -38,16 +40,16 @@ static void said(void *ctx, const struct request *r, void *note)
 
 static void guess(void *ctx, const struct request *r, void **note, int most, struct draft_guess *g)
 {
+    (void)ctx;
     if (!r->spec->grammar)
         return;
     struct note *own = *note ? *note : mem_new(sizeof *own);
     *note = own;
-    if (own->n_tokens != r->n_tokens)
-        look(ctx, r, own);
     own->asked = true;
+    int n = own->n_tokens == r->n_tokens ? own->n : 0;
     float chance = 1;
-    g->match = own->n ? r->n_tokens : 0; /* it is made of all of it */
-    for (; g->n < most && g->n < own->n; g->n++) {
+    g->match = n ? r->n_tokens : 0; /* it is made of all of it */
+    for (; g->n < most && g->n < n; g->n++) {
         g->tokens[g->n] = own->tokens[g->n];
         g->score += chance *= RIGHT;
     }

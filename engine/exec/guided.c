@@ -2,7 +2,7 @@
 
 #include "models/guide/guide.h"
 
-enum { CUT_WORK = 20000 /* for one guess: a policy's call waits for it */ };
+enum { EXPLORE_WORK = 20000 /* parts of states that are looked at for one guess */ };
 
 static int32_t state_of(struct guide *g, struct request *r)
 {
@@ -24,6 +24,18 @@ bool guided_goes_on(struct guides *guides, struct request *r)
 
 /* ---- guesses */
 
+void guided_explore(struct guides *guides, const struct request *r, const int32_t *tokens, int n)
+{
+    struct guide *g = guides_of(guides, r->spec->grammar);
+    int32_t state = guide_read_to(g, &r->guided, request_output(r));
+    int64_t most = guide_work(g) + EXPLORE_WORK;
+    for (int i = 0; i < n && state >= 0 && guide_work(g) < most; i++) {
+        state = guide_behind(g, state, tokens[i]);
+        guide_look(g, state);
+    }
+}
+
+/* A policy's call waits for it: nothing is found here that was not known before. */
 void guided_cut(void *ctx, struct request *r, struct draft_guess *g)
 {
     int32_t states[MOST_DRAFTS + 1]; /* behind its newest token, and behind each that stays */
@@ -31,13 +43,12 @@ void guided_cut(void *ctx, struct request *r, struct draft_guess *g)
     if (!r->spec->grammar || !g->n)
         return;
     struct guide *guide = guides_of(ctx, r->spec->grammar);
-    states[0] = state_of(guide, r);
-    int64_t most = guide_work(guide) + CUT_WORK;
+    states[0] = guide_read_to(guide, &r->guided, request_output(r));
     for (int i = 0; i < g->n; i++) {
         int parent = places[1 + (g->tree ? g->parents[i] : i - 1)]; /* -1: it does not stay */
-        int32_t state = parent < 0 ? parent : guide_behind(guide, states[parent], g->tokens[i]);
+        int32_t state = parent < 0 ? parent : guide_known(guide, states[parent], g->tokens[i]);
         places[1 + i] = -1;
-        if (state < 0 || guide_work(guide) > most || guide_look(guide, state) > GUIDED_LOOK)
+        if (state < 0 || !guide_soon(guide, state, GUIDED_LOOK))
             continue;
         g->tokens[n] = g->tokens[i];
         g->parents[n] = (int8_t)(parent - 1);
@@ -74,9 +85,10 @@ int guided_fill(struct guided_step *s, struct request *r, const struct drafts *d
             states[i] = guide_behind(g, states[1 + drafts_parent(d, i - 1)], d->tokens[i - 1]);
         if (i && states[i] < 0)
             continue; /* its token may not come, so nobody reads its row */
-        int look = i ? guide_look(g, states[i]) : 0;
+        int64_t look = i ? guide_look(g, states[i]) : 0, before = guide_work(g);
         const struct guide_ids *ids = look <= s->look ? guide_ids(g, states[i]) : NULL;
-        s->look -= ids ? look : 0;
+        if (i && ids)
+            s->look -= look + guide_work(g) - before;
         if (!ids)
             return i ? i - 1 : 0;
         put(s, &rows[i], ids);

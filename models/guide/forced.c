@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { MOST_BYTES = 256, LOOK_BACK = 512 };
+enum { MOST_BYTES = 256, LOOK_BACK = 512, MOST_WORK = 20000 };
 
 struct walk {
     struct guide *guide;
@@ -87,7 +87,8 @@ int guide_forced(struct guide *g, int32_t state, const struct buf *before, int32
     w.first = w.n = before->len < LOOK_BACK ? before->len : LOOK_BACK;
     if (w.n)
         memcpy(w.text, before->data + before->len - w.n, w.n);
-    for (bool more = state >= 0; more;)
+    int64_t until = guide_work(g) + MOST_WORK;
+    for (bool more = state >= 0; more && guide_work(g) < until;)
         more = go_on(&w);
     return w.n == w.first ? 0 : guide_tokens_spell(guide_tokens_of(g), w.text + w.first, w.n - w.first, to, most);
 }

@@ -70,7 +70,7 @@ struct guides {
     struct scratch_pad pad;
 };
 
-enum { MAP_ENTRY = 40 /* bytes, about */, MOST_RUN = 256, FEW_BYTES = 48 };
+enum { MAP_ENTRY = 40 /* bytes, about */, MOST_RUN = 256, FEW_BYTES = 48, FEW_ALIVE = 64 };
 
 static void count(struct guide *g, size_t bytes)
 {
@@ -290,12 +290,11 @@ struct span {
     int32_t from;
 };
 
-/* Sets the bits of those that are longer and leave something alive. false: too much work. */
-static bool find_allowed(struct guide *g, const struct span *span, uint64_t *bits)
+/* Sets the bits of those that are longer and leave something alive. false: the work done is more than `most`. */
+static bool find_allowed(struct guide *g, const struct span *span, int64_t most, uint64_t *bits)
 {
     const struct guide_tokens *t = g->tokens;
     int32_t after[GUIDE_TOKEN_BYTES + 1]; /* behind so many bytes of the token */
-    int64_t most = g->work + GUIDE_MOST_WORK;
     uint32_t alive = span->bytes; /* of the last token that left something alive, as far as they were looked at */
     after[span->bytes] = span->from;
     for (int i = span->lo; i < span->hi; i++) {
@@ -333,11 +332,13 @@ static void keep_list(struct guide *g, int32_t state, const uint64_t *bits, int 
     s->list = (struct guide_ids){s->list_ids, k, allowed};
 }
 
-/* The only byte that may come; -1: there is a choice. */
+/* The only byte that may come; -1: there is a choice, or much to look at. */
 static int only_byte(const struct guide *g, int32_t state)
 {
     const struct state *s = &g->states[state];
     int found = -1;
+    if (s->n > FEW_ALIVE)
+        return -1;
     for (int i = 0; i < s->n; i++) {
         const struct grammar_node *x = &g->grammar->nodes[g->alive[s->first + i].node];
         if (x->kind != GRAMMAR_BYTE || (i && x->a != found))
@@ -409,12 +410,13 @@ static void plan_look(struct guide *g, int32_t state, struct look *l)
 static bool find_tokens(struct guide *g, int32_t state, uint64_t *bits)
 {
     struct look l;
+    int64_t most = g->work + GUIDE_MOST_WORK;
     bool good = true;
     plan_look(g, state, &l);
     if (l.id >= 0)
         set_bit(bits, l.id);
     for (int i = 0; i < l.n && good; i++)
-        good = find_allowed(g, &l.spans[i], bits);
+        good = find_allowed(g, &l.spans[i], most, bits);
     return good;
 }
 
@@ -521,6 +523,28 @@ int32_t guide_state(struct guide *g, struct guided *at, const int32_t *output, i
 int32_t guide_behind(struct guide *g, int32_t state, int32_t token)
 {
     return state < 0 || guide_tokens_end(g->tokens, token) ? DEAD : read_token(g, state, token);
+}
+
+int32_t guide_known(const struct guide *g, int32_t state, int32_t token)
+{
+    const struct guide_tokens *t = g->tokens;
+    int32_t at = token >= 0 && token < t->n_vocab ? t->where[token] : -1;
+    for (uint32_t i = at < 0 ? 0 : t->at[at]; at >= 0 && i < t->at[at + 1] && state >= 0; i++) {
+        const int32_t *next = g->states[state].next;
+        state = next ? next[(unsigned char)t->bytes.data[i]] : UNKNOWN;
+    }
+    return at < 0 ? DEAD : state;
+}
+
+int32_t guide_read_to(const struct guide *g, const struct guided *at, int n)
+{
+    return at->serial == g->serial && at->n == n ? at->state : UNKNOWN;
+}
+
+bool guide_soon(const struct guide *g, int32_t state, int most)
+{
+    const struct state *s = &g->states[state];
+    return s->list.ids || (s->look && s->look <= most);
 }
 
 int guide_look(struct guide *g, int32_t state)

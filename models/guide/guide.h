@@ -42,6 +42,9 @@ struct guide *guides_of(struct guides *g, struct grammar *grammar);
 int32_t guide_state(struct guide *g, struct guided *at, const int32_t *output, int n);
 /* The same behind one token more. Behind one that ends the answer there is none. */
 int32_t guide_behind(struct guide *g, int32_t state, int32_t token);
+/* The same as guide_state and guide_behind where nothing has to be found for it; else negative, too. */
+int32_t guide_read_to(const struct guide *g, const struct guided *at, int n);
+int32_t guide_known(const struct guide *g, int32_t state, int32_t token);
 /* What may follow; until another call. NULL: the state is negative, or to find that out takes more than
  * GUIDE_MOST_WORK. */
 const struct guide_ids *guide_ids(struct guide *g, int32_t state);
@@ -51,6 +54,8 @@ int32_t guide_step(struct guide *g, int32_t state, unsigned char byte);
 const struct guide_tokens *guide_tokens_of(const struct guide *g);
 /* How many tokens have to be looked at to find them, about; 0: they were found before. */
 int guide_look(struct guide *g, int32_t state);
+/* Is it known that they take no more than that? */
+bool guide_soon(const struct guide *g, int32_t state, int most);
 int64_t guide_work(const struct guide *g); /* done so far: parts of states that were looked at */
 
 bool guide_may_end(const struct guide *g, int32_t state);
