@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/rig")
-from file_site import BINARY, FOLDER, Site
+from file_site import BINARY, ENV, FOLDER, Site
 
 PERSON = {
     "type": "object",
@@ -151,7 +151,7 @@ def guesses_change_nothing(s):
 
 def is_replayed(recording):
     """By who has no grammars: decision for decision, with the same draft tokens right, and the same ends."""
-    r = subprocess.run([BINARY, "simulate", "--trace", recording], capture_output=True, text=True, timeout=60)
+    r = subprocess.run([BINARY, "simulate", "--trace", recording], capture_output=True, text=True, timeout=60, env=ENV)
     assert r.returncode == 0 and "all equal to the recording" in r.stdout + r.stderr, r
 
 
