@@ -2,6 +2,7 @@
 choices, expressions, forced calls, streamed and whole; what is cut off says so; what would be too much work ends in
 words and leaves the server as it was."""
 
+import concurrent.futures
 import json
 import os
 import re
@@ -122,6 +123,20 @@ def too_much_work_ends_in_words(s):
     assert ask(s, "after", guided_regex="[ab]{4}")[0]["finish_reason"] == "stop"
 
 
+def a_policy_stays_whatever_forms_cost(s):
+    """Its calls find nothing out about forms."""
+    hard = [HARD, "(.|a)*a(.|a){400}b(.|a)*(a|b)(.|a){300}", "((a|b|c|d)*(ab|cd)){0,60}(.{0,30}x){0,10}y"]
+
+    def one(i):
+        body = {**asked("ab " * (i % 5 + 1), temperature=1.0, seed=i, guided_regex=hard[i % 3]), "max_tokens": 100}
+        return s.json("POST", "/v1/chat/completions", json.dumps(body))[0]
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        assert set(pool.map(one, range(48))) <= {200, 400}
+    status, text = s.ask("GET", "/metrics")
+    assert status == 200 and re.search(rb'policy_swaps_total\{[^}]*"withdrawn"\} 0', text), text[-3000:]
+
+
 ROWS = {
     "type": "array",
     "items": {
@@ -168,6 +183,7 @@ def main():
         calls_can_be_forced,
         too_much_work_ends_in_words,
         guesses_change_nothing,
+        a_policy_stays_whatever_forms_cost,
     ]
     for more in ([], ["--ranks", "2", "--policy", "arctic", "--tool-call-parser", "llama3_json"]):
         recording = os.path.join(FOLDER.name, f"{len(more)}.rec")
