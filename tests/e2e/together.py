@@ -29,7 +29,7 @@ WAIT_S = 240 if os.environ.get("MOONSHIFT_SLOW") else 120
 LOUD = os.environ.get("MOONSHIFT_TEST_SEED")
 ENDED = ("completed", "failed", "expired", "cancelled")
 # A turn of seesaw may take longer than --starvation-seconds is here; the last one on a busy machine.
-LAWFUL = r"\[policy\] (habit\S*|seesaw) .* is withdrawn|more time than they are worth"
+LAWFUL = r"\[policy\] (habit\S*|seesaw) .* is (withdrawn|rolled back)|more time than they are worth"
 if os.environ.get("MOONSHIFT_SLOW"):
     LAWFUL += "|its call was cut off"
 
