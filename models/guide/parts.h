@@ -1,5 +1,5 @@
 /* A pattern as a tree of parts, which is made into a grammar once it has been read: what follows a part has to be made
- * before it, so the children of one hang together backwards. What reads patterns (regex.h, gbnf.h) builds it. Plain
+ * before it, so the children of one hang together backwards. What reads patterns (pattern.h) builds it. Plain
  * data, the thread of its owner. Invariant: a part's children were added after it, or before it and hang nowhere else.
  */
 #ifndef MODELS_GUIDE_PARTS_H
