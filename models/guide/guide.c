@@ -1,55 +1,11 @@
-#include "models/guide/guide.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/base/list.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/shared.h"
+#include "models/guide/guide_inner.h"
 
 /* ---- states */
-
-/* States: nothing is alive; not found yet; more is alive than can be followed. */
-enum { DEAD = -1, UNKNOWN = -2, OVER = -3 };
-
-/* A node that takes a byte, and the calls that it stands in. */
-struct alive {
-    int32_t node, stack;
-};
-
-/* The innermost call that is under way: where it returns to; those around it. 0: none. */
-struct frame {
-    int32_t back, under, depth;
-};
-
-struct state {
-    int first, n; /* of alive */
-    bool may_end;
-    int look;              /* tokens to look at for its list; 0: not counted */
-    int32_t same;          /* the next state whose hash is the same; -1: none */
-    int32_t *next;         /* [256], or NULL as long as nobody went on from here */
-    struct guide_ids list; /* ids NULL: not made */
-    int32_t *list_ids;
-};
-
-struct guide {
-    struct list link; /* of guides, by last use */
-    struct grammar *grammar;
-    const struct guide_tokens *tokens;
-    size_t *total, bytes; /* of all guides; of this one */
-    uint64_t serial;
-    struct state *states;
-    int n_states, cap_states;
-    struct alive *alive;
-    int n_alive, cap_alive;
-    struct frame *frames;
-    int n_frames, cap_frames;
-    struct map by_hash, by_frame;
-    struct scratch_pad *pad; /* of all guides */
-    int64_t work;
-    int32_t first; /* the state before any byte */
-};
 
 /* Of the step that is being found. */
 enum { SEEN = 4 * GUIDE_MOST_ALIVE };
@@ -70,13 +26,7 @@ struct guides {
     struct scratch_pad pad;
 };
 
-enum { MAP_ENTRY = 40 /* bytes, about */, MOST_RUN = 256, FEW_BYTES = 48, FEW_ALIVE = 64 };
-
-static void count(struct guide *g, size_t bytes)
-{
-    g->bytes += bytes;
-    *g->total += bytes;
-}
+enum { MAP_ENTRY = 40 /* bytes, about */ };
 
 static void *grow(struct guide *g, void *p, int *cap, int n, size_t size)
 {
@@ -84,11 +34,11 @@ static void *grow(struct guide *g, void *p, int *cap, int n, size_t size)
         return p;
     int before = *cap;
     *cap = before ? 2 * before : 64;
-    count(g, (size_t)(*cap - before) * size);
+    guide_count(g, (size_t)(*cap - before) * size);
     return mem_resize(p, (size_t)*cap, size);
 }
 
-/* DEAD: too deep. */
+/* STATE_DEAD: too deep. */
 static int32_t push(struct guide *g, int32_t back, int32_t under)
 {
     uint64_t key = (uint64_t)(uint32_t)back << 32 | (uint32_t)under, found;
@@ -96,11 +46,11 @@ static int32_t push(struct guide *g, int32_t back, int32_t under)
         return (int32_t)found;
     int32_t depth = under ? g->frames[under].depth + 1 : 1;
     if (depth > GUIDE_MOST_DEPTH)
-        return DEAD;
+        return STATE_DEAD;
     g->frames = grow(g, g->frames, &g->cap_frames, g->n_frames, sizeof *g->frames);
     g->frames[g->n_frames] = (struct frame){back, under, depth};
     map_set(&g->by_frame, key, (uint64_t)g->n_frames);
-    count(g, MAP_ENTRY);
+    guide_count(g, MAP_ENTRY);
     return g->n_frames++;
 }
 
@@ -125,7 +75,7 @@ static void reach(struct guide *g, int32_t node, int32_t stack)
 {
     struct scratch_pad *p = g->pad;
     struct alive a = {node, stack};
-    if (stack == DEAD)
+    if (stack == STATE_DEAD)
         return;
     if (p->n_todo == GUIDE_MOST_ALIVE || p->n_seen == SEEN / 2)
         p->over = true;
@@ -176,9 +126,9 @@ static int32_t intern(struct guide *g)
 {
     struct scratch_pad *p = g->pad;
     if (p->over)
-        return OVER;
+        return STATE_OVER;
     if (!p->n_now && !p->may_end)
-        return DEAD;
+        return STATE_DEAD;
     g->work += 4 * p->n_now; /* about what it takes to sort them */
     if (p->n_now)
         qsort(p->now, (size_t)p->n_now, sizeof *p->now, by_node);
@@ -196,7 +146,7 @@ static int32_t intern(struct guide *g)
         g->alive[g->n_alive++] = p->now[i];
     }
     map_set(&g->by_hash, hash, (uint64_t)g->n_states);
-    count(g, MAP_ENTRY);
+    guide_count(g, MAP_ENTRY);
     return g->n_states++;
 }
 
@@ -236,12 +186,12 @@ int32_t guide_step(struct guide *g, int32_t from, unsigned char b)
     int32_t *next = g->states[from].next;
     if (!next) {
         next = mem_new_array(256, sizeof *next);
-        count(g, 256 * sizeof *next);
+        guide_count(g, 256 * sizeof *next);
         for (int i = 0; i < 256; i++)
-            next[i] = UNKNOWN;
+            next[i] = STATE_UNKNOWN;
         g->states[from].next = next;
     }
-    if (next[b] == UNKNOWN)
+    if (next[b] == STATE_UNKNOWN)
         next[b] = find_step(g, from, b);
     return next[b];
 }
@@ -268,174 +218,6 @@ static void forget(struct guide *g)
     *g->total -= g->bytes;
 }
 
-/* ---- tokens of a state */
-
-static void set_bit(uint64_t *bits, int32_t id)
-{
-    bits[id >> 6] |= (uint64_t)1 << (id & 63);
-}
-
-static int count_bits(const uint64_t *bits, int n_vocab)
-{
-    int n = 0;
-    for (int i = 0; i <= n_vocab / 64; i++)
-        n += __builtin_popcountll(bits[i]);
-    return n;
-}
-
-/* Of all tokens those that begin with `bytes` bytes, behind which the state is `from`. */
-struct span {
-    int lo, hi;
-    uint32_t bytes;
-    int32_t from;
-};
-
-/* Sets the bits of those that are longer and leave something alive. false: the work done is more than `most`. */
-static bool find_allowed(struct guide *g, const struct span *span, int64_t most, uint64_t *bits)
-{
-    const struct guide_tokens *t = g->tokens;
-    int32_t after[GUIDE_TOKEN_BYTES + 1]; /* behind so many bytes of the token */
-    uint32_t alive = span->bytes; /* of the last token that left something alive, as far as they were looked at */
-    after[span->bytes] = span->from;
-    for (int i = span->lo; i < span->hi; i++) {
-        const char *s = t->bytes.data + t->at[i];
-        uint32_t len = t->at[i + 1] - t->at[i], k = i > span->lo ? t->alike[i] : span->bytes;
-        if (k > alive || len == span->bytes)
-            continue; /* it begins with what has died */
-        for (alive = k; alive < len; alive++)
-            if ((after[alive + 1] = guide_step(g, after[alive], (unsigned char)s[alive])) < 0)
-                break;
-        if (alive < len && after[alive + 1] == OVER)
-            return false;
-        if (alive == len)
-            set_bit(bits, t->ids[i]);
-        if (g->work > most)
-            return false;
-    }
-    return true;
-}
-
-static void keep_list(struct guide *g, int32_t state, const uint64_t *bits, int n)
-{
-    struct state *s = &g->states[state];
-    int n_vocab = g->tokens->n_vocab, k = 0;
-    bool allowed = 2 * n <= n_vocab;
-    size_t want = (size_t)(allowed ? n : n_vocab - n);
-    s->list_ids = mem_new_array(want + 1, sizeof *s->list_ids);
-    count(g, (want + 1) * sizeof *s->list_ids);
-    for (int i = 0; i < n_vocab; i += 64)
-        for (uint64_t left = allowed ? bits[i / 64] : ~bits[i / 64]; left; left &= left - 1) {
-            int32_t id = i + __builtin_ctzll(left);
-            if (id < n_vocab)
-                s->list_ids[k++] = id;
-        }
-    s->list = (struct guide_ids){s->list_ids, k, allowed};
-}
-
-/* The only byte that may come; -1: there is a choice, or much to look at. */
-static int only_byte(const struct guide *g, int32_t state)
-{
-    const struct state *s = &g->states[state];
-    int found = -1;
-    if (s->n > FEW_ALIVE)
-        return -1;
-    for (int i = 0; i < s->n; i++) {
-        const struct grammar_node *x = &g->grammar->nodes[g->alive[s->first + i].node];
-        if (x->kind != GRAMMAR_BYTE || (i && x->a != found))
-            return -1;
-        found = x->a;
-    }
-    return s->may_end ? -1 : found;
-}
-
-/* What has to come up to the next choice: its bytes. span: the tokens that go on behind it. */
-static size_t find_run(struct guide *g, struct span *span, char run[MOST_RUN])
-{
-    int32_t next;
-    int b;
-    while (span->bytes < MOST_RUN && (b = only_byte(g, span->from)) >= 0 &&
-           (next = guide_step(g, span->from, (unsigned char)b)) >= 0) {
-        guide_tokens_narrow(g->tokens, &span->lo, &span->hi, span->bytes, (unsigned char)b);
-        run[span->bytes++] = (char)b;
-        span->from = next;
-    }
-    return span->bytes;
-}
-
-struct grammar_set guide_bytes(const struct guide *g, int32_t state)
-{
-    struct grammar_set all = {{0}};
-    for (int i = 0; state >= 0 && i < g->states[state].n; i++) {
-        const struct grammar_node *x = &g->grammar->nodes[g->alive[g->states[state].first + i].node];
-        if (x->kind == GRAMMAR_BYTE)
-            set_bit(all.bits, x->a);
-        for (int k = 0; x->kind == GRAMMAR_SET && k < 4; k++)
-            all.bits[k] |= g->grammar->sets[x->a].bits[k];
-    }
-    return all;
-}
-
-/* The tokens that are looked at for a state's list: of those behind what has to come, or of those that begin with a
- * byte that may come. */
-struct look {
-    char run[MOST_RUN];
-    int32_t id; /* how what has to come is spelt; -1: there is a choice */
-    struct span spans[FEW_BYTES];
-    int n;
-};
-
-static void plan_look(struct guide *g, int32_t state, struct look *l)
-{
-    struct span all = {0, g->tokens->n, 0, state};
-    l->spans[0] = all;
-    l->n = 1;
-    if (find_run(g, &l->spans[0], l->run) && guide_tokens_spell(g->tokens, l->run, l->spans[0].bytes, &l->id, 1))
-        return;
-    struct grammar_set may = guide_bytes(g, state);
-    l->id = -1;
-    l->spans[0] = all;
-    if (count_bits(may.bits, 255) > FEW_BYTES)
-        return;
-    l->n = 0;
-    for (int b = 0; b < 256; b++)
-        if (grammar_set_has(&may, (unsigned char)b)) {
-            l->spans[l->n] = all;
-            guide_tokens_narrow(g->tokens, &l->spans[l->n].lo, &l->spans[l->n].hi, 0, (unsigned char)b);
-            l->n++;
-        }
-}
-
-/* What has to come is spelt as the tokenizer has it, which is how the model knows it; a token that goes on behind it
- * may come as well. */
-static bool find_tokens(struct guide *g, int32_t state, uint64_t *bits)
-{
-    struct look l;
-    int64_t most = g->work + GUIDE_MOST_WORK;
-    bool good = true;
-    plan_look(g, state, &l);
-    if (l.id >= 0)
-        set_bit(bits, l.id);
-    for (int i = 0; i < l.n && good; i++)
-        good = find_allowed(g, &l.spans[i], most, bits);
-    return good;
-}
-
-/* Where nothing else is left to say, as where the nesting is at its end, the answer may end. */
-static bool list_of(struct guide *g, int32_t state)
-{
-    const struct guide_tokens *t = g->tokens;
-    if (g->states[state].list.ids)
-        return true;
-    uint64_t *bits = mem_new_array((size_t)t->n_vocab / 64 + 1, sizeof *bits);
-    bool good = find_tokens(g, state, bits), ends = g->states[state].may_end || !count_bits(bits, t->n_vocab);
-    for (size_t i = 0; ends && i < t->n_ends; i++)
-        set_bit(bits, t->ends[i]);
-    if (good)
-        keep_list(g, state, bits, count_bits(bits, t->n_vocab));
-    mem_free(bits);
-    return good;
-}
-
 /* ---- guides */
 
 static struct guide *guide_new(struct guides *all, struct grammar *grammar)
@@ -448,7 +230,7 @@ static struct guide *guide_new(struct guides *all, struct grammar *grammar)
                         .n_frames = 1,
                         .pad = &all->pad};
     g->frames = grow(g, NULL, &g->cap_frames, 0, sizeof *g->frames);
-    count(g, sizeof *g + grammar_bytes(grammar));
+    guide_count(g, sizeof *g + grammar_bytes(grammar));
     map_init(&g->by_hash);
     map_init(&g->by_frame);
     start(g);
@@ -505,7 +287,7 @@ static int32_t read_token(struct guide *g, int32_t state, int32_t id)
     const struct guide_tokens *t = g->tokens;
     int32_t at = id >= 0 && id < t->n_vocab ? t->where[id] : -1;
     if (at < 0)
-        return guide_tokens_end(t, id) ? state : DEAD;
+        return guide_tokens_end(t, id) ? state : STATE_DEAD;
     for (uint32_t i = t->at[at]; i < t->at[at + 1]; i++)
         state = guide_step(g, state, (unsigned char)t->bytes.data[i]);
     return state;
@@ -522,7 +304,7 @@ int32_t guide_state(struct guide *g, struct guided *at, const int32_t *output, i
 
 int32_t guide_behind(struct guide *g, int32_t state, int32_t token)
 {
-    return state < 0 || guide_tokens_end(g->tokens, token) ? DEAD : read_token(g, state, token);
+    return state < 0 || guide_tokens_end(g->tokens, token) ? STATE_DEAD : read_token(g, state, token);
 }
 
 int32_t guide_known(const struct guide *g, int32_t state, int32_t token)
@@ -531,40 +313,14 @@ int32_t guide_known(const struct guide *g, int32_t state, int32_t token)
     int32_t at = token >= 0 && token < t->n_vocab ? t->where[token] : -1;
     for (uint32_t i = at < 0 ? 0 : t->at[at]; at >= 0 && i < t->at[at + 1] && state >= 0; i++) {
         const int32_t *next = g->states[state].next;
-        state = next ? next[(unsigned char)t->bytes.data[i]] : UNKNOWN;
+        state = next ? next[(unsigned char)t->bytes.data[i]] : STATE_UNKNOWN;
     }
-    return at < 0 ? DEAD : state;
+    return at < 0 ? STATE_DEAD : state;
 }
 
 int32_t guide_read_to(const struct guide *g, const struct guided *at, int n)
 {
-    return at->serial == g->serial && at->n == n ? at->state : UNKNOWN;
-}
-
-bool guide_soon(const struct guide *g, int32_t state, int most)
-{
-    const struct state *s = &g->states[state];
-    return s->list.ids || (s->look && s->look <= most);
-}
-
-int guide_look(struct guide *g, int32_t state)
-{
-    struct look l;
-    if (state < 0 || g->states[state].list.ids)
-        return 0;
-    if (!g->states[state].look) {
-        int n = 1;
-        plan_look(g, state, &l);
-        for (int i = 0; i < l.n; i++)
-            n += l.spans[i].hi - l.spans[i].lo;
-        g->states[state].look = n;
-    }
-    return g->states[state].look;
-}
-
-const struct guide_ids *guide_ids(struct guide *g, int32_t state)
-{
-    return state >= 0 && list_of(g, state) ? &g->states[state].list : NULL;
+    return at->serial == g->serial && at->n == n ? at->state : STATE_UNKNOWN;
 }
 
 const struct guide_tokens *guide_tokens_of(const struct guide *g)
