@@ -14,7 +14,7 @@
 
 struct guides;
 
-/* Tokens that are looked at for the list of one draft token, some 0.1 ms; for those of a step. */
+/* Tokens that are looked at for the list of one draft token, some 0.2 ms; for those of a step. */
 enum { GUIDED_LOOK = 8192, GUIDED_LOOKS = 131072 };
 
 /* Can its first token be known, and the next one of a request that goes on? */

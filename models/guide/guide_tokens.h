@@ -1,6 +1,6 @@
 /* The tokens of a vocabulary in the order of their bytes, so that those which begin alike stand together, and each is
- * read on from where it differs from the one before it. Control tokens are none, nor are those that end an
- * answer. Made once from a tokenizer, which outlives it; immutable from then on, any thread. */
+ * read on from where it differs from the one before it. Control tokens are none, nor are those that end an answer.
+ * Made once from a tokenizer, which outlives it; immutable from then on, any thread. */
 #ifndef MODELS_GUIDE_GUIDE_TOKENS_H
 #define MODELS_GUIDE_GUIDE_TOKENS_H
 
