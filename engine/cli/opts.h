@@ -54,7 +54,7 @@ struct opts {
     enum opts_command help_for; /* CMD_HELP: of this command; CMD_HELP itself: the overview */
     enum opts_form form;        /* CMD_HELP */
     /* the model */
-    char *model, *load_format, *hf_config, *dummy_dtype, *chat_template, *tokenizer, *tool_calls;
+    char *model, *load_format, *hf_config, *dummy_dtype, *chat_template, *tokenizer, *tool_calls, *reasoning;
     char *think_end, *probe_text; /* NULL: as the chat template says; the usual words */
     struct strings names;         /* as served; empty: the model's file name */
     int64_t max_model_len;        /* 0: the model's context */

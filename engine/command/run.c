@@ -30,8 +30,10 @@ int command_run(struct app *a, struct err *e)
                                     piece(a->tokenizer, tokenizer_eos(a->tokenizer)),
                                     tokenizer_n_vocab(a->tokenizer),
                                     engine_node(a->engine)->limits.max_model_len,
-                                    NULL, /* a conversation asks for no early stop, and has no tools */
-                                    TOOLS_NONE};
+                                    TOOLS_NONE, /* a conversation has no tools, asks for no early stop, and shows all */
+                                    NULL,
+                                    false,
+                                    false};
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     char history[PATH_MAX];
     places_history(a->opts.history, getenv("XDG_STATE_HOME"), getenv("HOME"), history);

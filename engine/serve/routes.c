@@ -5,7 +5,11 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/version.h"
+#include "engine/serve/messages/answer.h"
+#include "engine/serve/messages/request.h"
+#include "engine/serve/openai/frame.h"
 #include "engine/serve/openai/tokens.h"
+#include "engine/serve/responses/answer.h"
 
 enum { GET = 1 << HTTP_GET | 1 << HTTP_HEAD, POST = 1 << HTTP_POST, DELETE = 1 << HTTP_DELETE };
 /* OPEN: needs no key, since it computes nothing and tells nothing of what others ask; JSON: has a body, which is JSON;
@@ -200,19 +204,36 @@ static void get_tokenizer_info(struct routes *r, struct http_exchange *x)
 
 static const struct auth_key *key_of(const struct routes *r, const struct http_exchange *x)
 {
-    const char *authorization = http_head_find(&x->head, "authorization");
-    const struct auth_key *line = r->jobs.jobs ? jobs_key(r->jobs.jobs, authorization) : NULL;
-    return line ? line : auth_find(&r->auth, authorization);
+    const char *authorization = http_head_find(&x->head, "authorization"),
+               *bare = http_head_find(&x->head, "x-api-key");
+    const struct auth_key *key = r->jobs.jobs ? jobs_key(r->jobs.jobs, authorization) : NULL;
+    key = key ? key : auth_find(&r->auth, authorization);
+    return key || !bare ? key : auth_find_key(&r->auth, bare);
 }
 
 static void post_chat(struct routes *r, struct http_exchange *x)
 {
-    openai_handle(r->openai, x, ROUTE_CHAT, key_of(r, x));
+    openai_handle(r->openai, x, &openai_chat_api, key_of(r, x));
 }
 
 static void post_completions(struct routes *r, struct http_exchange *x)
 {
-    openai_handle(r->openai, x, ROUTE_COMPLETIONS, key_of(r, x));
+    openai_handle(r->openai, x, &openai_completions_api, key_of(r, x));
+}
+
+static void post_responses(struct routes *r, struct http_exchange *x)
+{
+    openai_handle(r->openai, x, &responses_api, key_of(r, x));
+}
+
+static void post_messages(struct routes *r, struct http_exchange *x)
+{
+    openai_handle(r->openai, x, &messages_api, key_of(r, x));
+}
+
+static void post_count_tokens(struct routes *r, struct http_exchange *x)
+{
+    tokens_api_count(r->front, x, messages_translate_prompt);
 }
 
 static void post_embeddings(struct routes *r, struct http_exchange *x)
@@ -287,8 +308,9 @@ static const struct route table[] = {
     {"/tokenizer_info", GET, WRITES, get_tokenizer_info},
     {"/version", GET, OPEN, get_version},
     {"/load", GET, OPEN, get_load},
-    {"/v1/responses", POST, 0, not_offered},
-    {"/v1/messages", POST, 0, not_offered},
+    {"/v1/responses", POST, JSON | WRITES, post_responses},
+    {"/v1/messages", POST, JSON | WRITES, post_messages},
+    {"/v1/messages/count_tokens", POST, JSON | WRITES, post_count_tokens},
     {"/v1/audio/", POST, 0, not_offered},
     {"/v1/images/", POST, 0, not_offered},
     {"/v1/files", GET | POST, FORM, all_files},

@@ -17,6 +17,7 @@ enum { EVENT_BATCH = 512, BATCHES_PER_TURN = 8, MOST_BATCH_LINES = 64 };
 struct server {
     struct server_setup setup;
     struct front front;
+    struct think_marks think; /* what front.model_text has of it */
     struct openai openai;
     struct embed_api embed;
     struct routes routes;
@@ -229,17 +230,33 @@ static char *piece(const struct tokenizer *t, int32_t id)
     return buf_take(&out);
 }
 
-static struct front_text text_of(const struct server_setup *u)
+/* Is it one control token? */
+static bool is_control(const struct tokenizer *t, const char *mark)
+{
+    struct tokens ids = {0};
+    struct tokenize_how how = {.flags = TOKENIZE_SPECIAL};
+    bool control = tokenizer_encode(t, mark, strlen(mark), how, &ids, NULL) == 0 && ids.len == 1 &&
+                   tokenizer_is_special(t, ids.ids[0]);
+    tokens_free(&ids);
+    return control;
+}
+
+static struct front_text text_of(const struct server_setup *u, struct think_marks *think)
 {
     const struct tokenizer *t = u->tokenizer;
+    bool thinks = t && u->think_end;
+    if (thinks)
+        think_marks_set(think, u->think_end, is_control(t, u->think_end));
     return t ? (struct front_text){t,
                                    u->chat,
                                    piece(t, tokenizer_bos(t)),
                                    piece(t, tokenizer_eos(t)),
                                    u->n_vocab,
                                    u->max_model_len,
-                                   u->think_end,
-                                   u->tools}
+                                   u->tools,
+                                   thinks ? think : NULL,
+                                   thinks && u->splits_thoughts && *think->begin,
+                                   thinks && u->can_probe}
              : (struct front_text){0};
 }
 
@@ -255,7 +272,7 @@ static void init_front(struct server *s)
     struct front *f = &s->front;
     f->clock = u->clock;
     f->inbox = u->inbox;
-    f->model_text = text_of(u);
+    f->model_text = text_of(u, &s->think);
     f->names = u->names;
     f->n_names = u->n_names;
     f->encoder = u->embed.encoder ? u->embed.name : NULL;
@@ -551,6 +568,7 @@ void server_destroy(struct server *s)
     loop_destroy(s->loop);
     mem_free(s->front.model_text.bos);
     mem_free(s->front.model_text.eos);
+    think_marks_free(&s->think);
     mem_free(s->events);
     mem_free(s);
 }

@@ -65,7 +65,9 @@ struct server_setup {
     const struct chat_template *chat;  /* NULL: chat is refused */
     const char *chat_source;           /* NULL when chat is */
     int n_vocab, max_model_len;
-    const char *think_end;   /* the marker behind the model's thinking; NULL: no early stops */
+    const char *think_end;   /* the marker behind the model's thinking; NULL: it has none that is known */
+    bool can_probe;          /* early stops are offered */
+    bool splits_thoughts;    /* what it thinks is told from the answer */
     enum tool_format tools;  /* how it calls functions */
     struct embed_plan embed; /* an encoder, beside the model or alone */
     /* the engine */

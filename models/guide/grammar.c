@@ -160,6 +160,23 @@ void grammar_close(struct grammar_maker *m, int32_t split, int32_t way)
         m->nodes[split].a = way;
 }
 
+int32_t grammar_include(struct grammar_maker *m, const struct grammar *g)
+{
+    int32_t node = m->n_nodes, rule = m->n_rules;
+    for (int i = 0; i < g->n_rules; i++)
+        grammar_make_rule(m, grammar_rule(m), node + g->rules[i]);
+    for (int i = 0; i < g->n_nodes && !m->over; i++) {
+        struct grammar_node x = g->nodes[i];
+        bool jumps = x.kind != GRAMMAR_END, splits = x.kind == GRAMMAR_SPLIT;
+        int32_t a = splits                   ? node + x.a
+                    : x.kind == GRAMMAR_CALL ? rule + x.a
+                    : x.kind == GRAMMAR_SET  ? place_of(m, &g->sets[x.a])
+                                             : x.a;
+        add(m, x.kind, a, jumps ? node + x.b : x.b);
+    }
+    return rule;
+}
+
 int32_t grammar_wide(struct grammar_maker *m, int32_t next)
 {
     int32_t one = grammar_range(m, 0x80, 0xBF, next), two = grammar_range(m, 0x80, 0xBF, one),

@@ -75,6 +75,8 @@ int32_t grammar_call(struct grammar_maker *m, int32_t rule, int32_t next);
 int32_t grammar_open(struct grammar_maker *m, int32_t other);
 void grammar_close(struct grammar_maker *m, int32_t split, int32_t way);
 
+/* All of another grammar; its whole is the rule that is returned. */
+int32_t grammar_include(struct grammar_maker *m, const struct grammar *g);
 /* Any character of UTF-8 beyond ASCII. */
 int32_t grammar_wide(struct grammar_maker *m, int32_t next);
 

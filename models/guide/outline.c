@@ -124,6 +124,63 @@ static int32_t make_call(struct schemas *s, enum tool_format format, const struc
     buf_free(&quoted);
     return first;
 }
+/* ---- thoughts */
+
+/* How much of the marker is said once b has followed the first n bytes of it. */
+static size_t said_after(const char *marker, size_t n, char b)
+{
+    for (size_t k = n + 1; k; k--) /* the longest beginning of it that this ends with */
+        if (marker[k - 1] == b && memcmp(marker, marker + n - (k - 1), k - 1) == 0)
+            return k;
+    return 0;
+}
+
+/* What is no further byte of the marker, of which n bytes are said. */
+static int32_t other_ways(struct grammar_maker *m, const char *marker, size_t n, const int32_t *places)
+{
+    int32_t ways = grammar_wide(m, places[0]);
+    for (size_t to = 0; to <= n; to++) {
+        struct grammar_set s = {{0}};
+        bool any = false;
+        for (int b = 0; b < 128; b++)
+            if (b != marker[n] && said_after(marker, n, (char)b) == to) {
+                s.bits[b >> 6] |= (uint64_t)1 << (b & 63);
+                any = true;
+            }
+        if (any)
+            ways = grammar_split(m, ways, grammar_set(m, &s, places[to]));
+    }
+    return ways;
+}
+
+/* Any text that ends with the first marker in it. */
+static int32_t up_to(struct grammar_maker *m, const char *marker, int32_t next)
+{
+    size_t n = strlen(marker);
+    int32_t *places = mem_new_array(n + 1, sizeof *places); /* by how much of the marker is said */
+    places[n] = next;
+    for (size_t i = n; i-- > 0;)
+        places[i] = grammar_open(m, grammar_byte(m, (unsigned char)marker[i], places[i + 1]));
+    for (size_t i = 0; i < n; i++)
+        grammar_close(m, places[i], other_ways(m, marker, i, places));
+    next = places[0];
+    mem_free(places);
+    return next;
+}
+
+int outline_thought(const char *begin, const char *end, const struct grammar *inner, struct grammar **out,
+                    struct err *e)
+{
+    struct grammar_maker m = {0};
+    int32_t whole = grammar_rule(&m), form = grammar_include(&m, inner),
+            behind = grammar_call(&m, form, grammar_end(&m));
+    int32_t line = grammar_split(&m, behind, grammar_byte(&m, '\n', behind)),
+            lines = grammar_split(&m, behind, grammar_byte(&m, '\n', line)), first = up_to(&m, end, lines);
+    if (begin)
+        first = grammar_split(&m, behind, grammar_text(&m, begin, strlen(begin), first));
+    grammar_make_rule(&m, whole, first);
+    return grammar_finish(&m, out, e);
+}
 
 int outline_calls(enum tool_format format, const struct json *tools, const char *name, bool several,
                   struct grammar **out, struct err *e)

@@ -13,6 +13,10 @@ int outline_object(struct grammar **out, struct err *e);
 int outline_choice(const struct json *texts, struct grammar **out, struct err *e); /* an array of strings */
 int outline_regex(const char *text, struct grammar **out, struct err *e);
 int outline_gbnf(const char *text, struct grammar **out, struct err *e);
+/* What `inner` says, behind a thought: any text up to `end`, which is ASCII. begin: how a thought begins, which may
+ * also be left out; NULL: it has begun. inner stays the caller's. */
+int outline_thought(const char *begin, const char *end, const struct grammar *inner, struct grammar **out,
+                    struct err *e);
 /* One call of a function of `tools` (of the request), or of the one named; several: or some more. E_UNSUPPORTED: the
  * format has no text that a call could be forced with. */
 int outline_calls(enum tool_format format, const struct json *tools, const char *name, bool several,

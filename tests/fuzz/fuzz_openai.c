@@ -6,7 +6,10 @@
 
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
+#include "engine/serve/messages/answer.h"
+#include "engine/serve/openai/frame.h"
 #include "engine/serve/openai/order.h"
+#include "engine/serve/responses/answer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -48,23 +51,27 @@ static void check_fault(const struct fault *f)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct front_text model_text; /* made once: it never changes */
+    static struct think_marks marks;
     static struct tokenizer *tokenizer;
     static struct chat_template *chat;
     static const char *const names[] = {"m"};
+    static const struct openai_api *const apis[] = {&openai_chat_api, &openai_completions_api, &responses_api,
+                                                    &messages_api};
     if (size < 1)
         return 0;
     if (!tokenizer) {
         ASSERT(tokenizer_bytes(&tokenizer, VOCAB, NULL) == 0 &&
                chat_compile(&chat, source, sizeof source - 1, NULL) == 0);
         model_text = (struct front_text){
-            tokenizer,  chat,        (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH,
-            "</think>", TOOLS_HERMES};
+            tokenizer, chat, (char *)(uintptr_t) "<s>", (char *)(uintptr_t) "</s>", VOCAB, LENGTH, TOOLS_HERMES, &marks,
+            true,      true};
+        think_marks_set(&marks, "</think>", false);
     }
     struct openai_order *o = mem_new(sizeof *o);
     o->model_text = &model_text;
     o->names = names;
     o->n_names = 1;
-    o->route = data[0] & 1 ? ROUTE_COMPLETIONS : ROUTE_CHAT;
+    o->api = apis[data[0] % (sizeof apis / sizeof *apis)];
     o->max_specs = 64;
     buf_put(&o->body, data + 1, size - 1);
     openai_order_read(&o->job);

@@ -17,6 +17,8 @@ ROOMS = {
     "engine/serve": "routes",
     "engine/serve/http": "connections",
     "engine/serve/openai": "OpenAI API",
+    "engine/serve/responses": "/v1/responses",
+    "engine/serve/messages": "/v1/messages",
     "engine/serve/front": "keys, text",
     "engine/serve/embed": "vectors",
     "engine/serve/batch": "offline jobs",

@@ -140,6 +140,13 @@ def width():
                 yield f"{path}:{n}: {len(line)} columns"
 
 
+def unfilled():
+    for path in PAGES:
+        for n, line in enumerate(read(path).split("\n"), 1):
+            if re.search(r"@[A-Z_]{3,}@|\b(TODO|TBD|FIXME)\b", line):
+                yield f"{path}:{n}: {line.strip()}"
+
+
 def slugs(text):
     """The anchors of a page's headings, as they are made where pages are shown."""
     found, fenced = set(), False
@@ -258,6 +265,7 @@ rules.check("fields are on the page", fields())
 rules.check("fields of embeddings are on their page", embedding_fields())
 rules.check("headers are on the page", headers())
 rules.check("pages are at most 120 columns wide", width())
+rules.check("nothing is left to be filled in", unfilled())
 rules.check("links lead somewhere", links())
 rules.check("files that pages name exist", named_files())
 rules.check("flags that pages name exist", flags())

@@ -491,6 +491,65 @@ static bool is_allowed(const struct guide_ids *ids, int32_t id)
 }
 
 /* With tokens of a byte the list is: those bytes that leave something alive, and the end where it may be. */
+/* Is all of text a and b, some of them? */
+static bool is_word(const char *text)
+{
+    return *text && !text[strspn(text, "ab")];
+}
+
+static bool is_behind_thought(const char *text)
+{
+    const char *end = strstr(text, "</think>");
+    if (!end)
+        return false;
+    end += strlen("</think>");
+    return is_word(end + (*end == '\n')) || (strncmp(end, "\n\n", 2) == 0 && is_word(end + 2));
+}
+
+static void thoughts_come_first(void **state)
+{
+    (void)state;
+    static const char *const pieces[] = {"<think>", "</think>", "</",       "<", "think>", "a",
+                                         "b",       "\n",       "\xC3\xA4", "/", " "};
+    struct grammar *inner = of_regex("[ab]+"), *open, *begun;
+    struct err e = {0};
+    struct rng rng;
+    rng_init(&rng, 5);
+    assert_int_equal(outline_thought("<think>", "</think>", inner, &open, &e), 0);
+    assert_int_equal(outline_thought(NULL, "</think>", inner, &begun, &e), 0);
+    shared_drop(inner);
+    for (int round = 0; round < 20000; round++) {
+        struct buf text = {0};
+        buf_puts(&text, rng_below(&rng, 2) ? "<think>" : "");
+        for (int n = (int)rng_below(&rng, 8); n > 0; n--)
+            buf_puts(&text, pieces[rng_below(&rng, sizeof pieces / sizeof *pieces)]);
+        buf_puts(&text, rng_below(&rng, 2) ? "</think>\n\nab" : "");
+        bool may = is_word(text.data) || (strncmp(text.data, "<think>", 7) == 0 && is_behind_thought(text.data + 7));
+        if (takes(open, text.data) != may || takes(begun, text.data) != is_behind_thought(text.data))
+            fail_msg("'%s'", text.data);
+        buf_free(&text);
+    }
+    assert_false(takes(begun, "\xC3</think>a")); /* half a character */
+    shared_drop(open);
+    shared_drop(begun);
+}
+
+static void a_thoughts_end_may_repeat_itself(void **state)
+{
+    (void)state;
+    struct grammar *inner = of_regex("x"), *g;
+    struct err e = {0};
+    assert_int_equal(outline_thought(NULL, "aab", inner, &g, &e), 0);
+    shared_drop(inner);
+    static const char *const good[] = {"aabx", "aaabx", "aaaaabx", "caabx", "abaabx", "aab\nx"};
+    static const char *const bad[] = {"abx", "x", "aab", "aabaabx", "aab\n\n\nx"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_true(takes(g, good[i]));
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(takes(g, bad[i]));
+    shared_drop(g);
+}
+
 static void lists_are_what_may_follow(void **state)
 {
     (void)state;
@@ -613,6 +672,8 @@ int main(void)
         cmocka_unit_test(too_many_ways_are_given_up),
         cmocka_unit_test(choices_and_objects),
         cmocka_unit_test(forced_calls),
+        cmocka_unit_test(thoughts_come_first),
+        cmocka_unit_test(a_thoughts_end_may_repeat_itself),
         cmocka_unit_test(lists_are_what_may_follow),
         cmocka_unit_test(what_is_kept_is_bounded),
         cmocka_unit_test(nesting_ends),

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "engine/base/mem.h"
-#include "engine/serve/openai/order.h"
+#include "engine/serve/openai/frame.h"
 
 static const char *const names[] = {"m"};
 
@@ -20,15 +20,23 @@ static struct fault early(enum openai_route route, const char *think_end, const 
     struct err e = {0};
     assert_int_equal(tokenizer_bytes(&t, 512, &e), 0);
     assert_int_equal(chat_compile(&chat, source, strlen(source), &e), 0);
+    struct think_marks marks = {.begin = ""};
+    if (think_end)
+        think_marks_set(&marks, think_end, false);
     const struct front_text text = {.tokenizer = t,
                                     .chat = chat,
                                     .bos = (char *)(uintptr_t) "",
                                     .eos = (char *)(uintptr_t) "",
                                     .n_vocab = 512,
                                     .max_model_len = 200,
-                                    .think_end = think_end};
+                                    .think = think_end ? &marks : NULL,
+                                    .can_probe = think_end};
     struct openai_order *o = mem_new(sizeof *o);
-    *o = (struct openai_order){.model_text = &text, .names = names, .n_names = 1, .route = route, .max_specs = 9};
+    *o = (struct openai_order){.model_text = &text,
+                               .names = names,
+                               .n_names = 1,
+                               .api = route == ROUTE_CHAT ? &openai_chat_api : &openai_completions_api,
+                               .max_specs = 9};
     buf_printf(&o->body, "{%s,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
                route == ROUTE_CHAT ? more : "\"prompt\":\"a\",\"early_stop\":{\"interval\":8}",
                strstr(more, "\"seed\":7") ? "<think></think>\\n\\n" : "think");
@@ -39,6 +47,7 @@ static struct fault early(enum openai_route route, const char *think_end, const 
     openai_order_free(o);
     chat_free(chat);
     tokenizer_free(t);
+    think_marks_free(&marks);
     return f;
 }
 

@@ -2,6 +2,7 @@
  * computes nothing. */
 #include "tests/rig/front_fixture.h"
 
+#include "engine/serve/openai/frame.h"
 #include "engine/serve/openai/grammars.h"
 #include "models/guide/grammar.h"
 
@@ -140,12 +141,13 @@ static struct openai_order *order(const char *body)
     static const char *const names[] = {"m"};
     static struct front_text text;
     struct openai_order *o = mem_new(sizeof *o);
-    text = (struct front_text){site.tokenizer, site.chat,   (char *)(uintptr_t) "", (char *)(uintptr_t) "", 512, 100,
-                               NULL,           TOOLS_HERMES};
+    text = (struct front_text){
+        site.tokenizer, site.chat, (char *)(uintptr_t) "", (char *)(uintptr_t) "", 512, 100, TOOLS_HERMES, NULL,
+        false,          false};
     o->model_text = &text;
     o->names = names;
     o->n_names = 1;
-    o->route = ROUTE_COMPLETIONS;
+    o->api = &openai_completions_api;
     o->max_specs = 64;
     buf_puts(&o->body, body);
     openai_order_read(&o->job);

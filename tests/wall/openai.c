@@ -2,6 +2,7 @@
  * cancelling and draining. */
 #include "tests/rig/front_fixture.h"
 
+#include "engine/serve/openai/frame.h"
 #include "engine/serve/openai/order.h"
 
 static struct site site;
@@ -611,8 +612,11 @@ static void lists_are_shared_by_sequences(void **state)
                                           .n_vocab = VOCAB,
                                           .max_model_len = 100};
     struct openai_order *o = mem_new(sizeof *o);
-    *o = (struct openai_order){
-        .model_text = &model_text, .names = site_names, .n_names = 1, .route = ROUTE_COMPLETIONS, .max_specs = 4096};
+    *o = (struct openai_order){.model_text = &model_text,
+                               .names = site_names,
+                               .n_names = 1,
+                               .api = &openai_completions_api,
+                               .max_specs = 4096};
     buf_puts(&o->body,
              "{\"max_tokens\":1,\"n\":4,\"logit_bias\":{\"5\":1},\"prompt\":[\"a\",\"b\"],\"allowed_token_ids\":[0");
     for (int i = VOCAB - 1; i > 0; i--)

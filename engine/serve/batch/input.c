@@ -158,7 +158,7 @@ static const char embeddings[] = "/v1/embeddings";
 
 const char *input_path(const char *url)
 {
-    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", embeddings};
+    static const char *const paths[] = {"/v1/chat/completions", "/v1/completions", "/v1/responses", embeddings};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         if (url && !strcmp(url, paths[i]))
             return paths[i];

@@ -15,7 +15,7 @@ struct input;
 
 /* The same url as a literal, when lines may be requests of it: what writes, and vectors. NULL: they may not. */
 const char *input_path(const char *url);
-#define INPUT_PATHS "\"/v1/chat/completions\", \"/v1/completions\" or \"/v1/embeddings\""
+#define INPUT_PATHS "\"/v1/chat/completions\", \"/v1/completions\", \"/v1/responses\" or \"/v1/embeddings\""
 
 struct batch_line {
     int64_t number;   /* from 1, of those that are not blank */

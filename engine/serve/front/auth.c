@@ -113,7 +113,11 @@ const struct auth_key *auth_find(const struct auth *a, const char *authorization
     if (!authorization || strncasecmp(authorization, "bearer ", 7) != 0)
         return NULL;
     const char *key = authorization + 7;
-    key += strspn(key, " ");
+    return auth_find_key(a, key + strspn(key, " "));
+}
+
+const struct auth_key *auth_find_key(const struct auth *a, const char *key)
+{
     struct sha256 digest = hash_sha256(key, strlen(key));
     const struct auth_key *found = NULL;
     for (int i = 0; i < a->n; i++)

@@ -34,6 +34,7 @@ void auth_free(struct auth *a);
 /* Of an Authorization header's value ("Bearer KEY"); NULL: no such key. Without keys everyone has the same, of tenant
  * "". */
 const struct auth_key *auth_find(const struct auth *a, const char *authorization);
+const struct auth_key *auth_find_key(const struct auth *a, const char *key); /* of a bare key, as in X-Api-Key */
 /* "3 keys, of tenants a, b" */
 void auth_describe(const struct auth *a, struct buf *out);
 bool auth_name_ok(const char *name); /* letters, digits, . _ - ; 1 to NAME_BYTES - 1 of them, not starting with a dot */

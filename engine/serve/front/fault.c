@@ -50,3 +50,23 @@ void fault_put(const struct fault *f, struct buf *out)
         buf_printf(out, ",\"n_prompt_tokens\":%d,\"n_ctx\":%d", f->n_prompt, f->n_ctx);
     buf_puts(out, "}}");
 }
+
+static const char *message_type(int status)
+{
+    switch (status) {
+    case 401:
+        return "authentication_error";
+    case 404:
+        return "not_found_error";
+    case 413:
+        return "request_too_large";
+    }
+    return status < 500 || status == 503 ? fault_type(status) : "api_error";
+}
+
+void fault_put_message(const struct fault *f, struct buf *out)
+{
+    buf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", message_type(f->status));
+    buf_put_json(out, f->text, strlen(f->text));
+    buf_puts(out, "}}");
+}

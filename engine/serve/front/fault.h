@@ -21,6 +21,8 @@ int fault_set(struct fault *f, int status, const char *code, const char *param, 
     __attribute__((format(printf, 5, 6)));
 /* {"error":{"message","type","param","code"}} */
 void fault_put(const struct fault *f, struct buf *out);
+/* The same as Anthropic's clients read it: {"type":"error","error":{"type","message"}} */
+void fault_put_message(const struct fault *f, struct buf *out);
 const char *fault_type(int status);
 
 #endif

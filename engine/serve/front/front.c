@@ -13,8 +13,12 @@ void front_set_limits(struct front *f, int places, int step_tokens, int queued)
 
 void front_fault(struct http_exchange *x, const struct fault *f)
 {
+    static const char messages[] = "/v1/messages";
     struct buf out = {0};
-    fault_put(f, &out);
+    if (x->head.path && strncmp(x->head.path, messages, sizeof messages - 1) == 0)
+        fault_put_message(f, &out);
+    else
+        fault_put(f, &out);
     if (f->retry_after_s >= 0) {
         char seconds[16];
         snprintf(seconds, sizeof seconds, "%d", f->retry_after_s);

@@ -38,7 +38,7 @@ struct front {
 /* The engine's limits, from now on: sequences that run, tokens of a step, sequences that wait (0: no bound here). Those
  * that are here already stay. */
 void front_set_limits(struct front *f, int places, int step_tokens, int queued);
-/* Answers with an OpenAI error object. */
+/* Answers with an error object: OpenAI's, or below /v1/messages Anthropic's. */
 void front_fault(struct http_exchange *x, const struct fault *f);
 void front_refuse_busy(struct http_exchange *x, const char *why); /* 503 with Retry-After */
 void front_json(struct http_exchange *x, const struct buf *body);

@@ -7,13 +7,17 @@
 #include "models/template/tool_calls.h"
 #include "models/tokenizer/tokenizer.h"
 
+struct think_marks; /* openai/thoughts.h */
+
 struct front_text {
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; /* NULL: the model has none; chat is refused */
     char *bos, *eos;                  /* their names, "" when there is none */
     int n_vocab, max_model_len;
-    const char *think_end;  /* the marker behind the model's thinking; NULL: it has none, or nothing can be probed */
-    enum tool_format tools; /* how it calls the functions that it is shown */
+    enum tool_format tools;          /* how it calls the functions that it is shown */
+    const struct think_marks *think; /* around what the model thinks; NULL: it does not, or nobody knows how */
+    bool splits_thoughts;            /* thoughts are told from answers */
+    bool can_probe;                  /* a model that thinks can be asked for its answer by now */
 };
 
 #endif

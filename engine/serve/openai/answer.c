@@ -5,9 +5,15 @@
 
 #include "engine/base/mem.h"
 #include "engine/serve/front/front.h"
-#include "engine/serve/openai/frame.h"
 
 enum { SIBLING_COST = 32 };
+
+/* Are there control tokens among the markers that are looked for? */
+static bool sees_control(const struct openai_answer *a)
+{
+    return (a->has_tools && tool_format_is_control(a->model_text->tools)) ||
+           (a->has_thoughts && a->model_text->think->is_control);
+}
 
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model)
 {
@@ -18,10 +24,14 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
     o->params = (struct openai_params){0};
     o->prompts = (struct openai_prompts){0};
     a->model_text = o->model_text;
+    a->api = o->api;
+    a->echo = o->echo;
+    o->echo = (struct buf){0};
     snprintf(a->id, sizeof a->id, "%s", o->id);
     a->model = model;
     a->created_s = clock_wall_seconds();
     a->has_tools = a->params.tools.n && a->model_text->tools != TOOLS_NONE;
+    a->has_thoughts = a->params.thinks != THINK_TEXT;
     a->call_id = o->random;
     a->n_choices = o->n_specs;
     a->choices = mem_new_array((size_t)a->n_choices, sizeof *a->choices);
@@ -31,26 +41,45 @@ struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exch
         c->spec = o->specs[i];
         o->specs[i] = NULL;
         c->cost = i % a->params.n ? SIBLING_COST : c->spec->n_prompt; /* a sibling finds the prompt in the cache */
+        if (a->has_thoughts)
+            thought_reader_init(&c->thoughts, a->model_text->think, a->params.thinks);
         tool_reader_init(&c->tools, a->model_text->tools, &a->params.tools, a->params.one_call);
-        detok_init(&c->detok, a->model_text->tokenizer,
-                   a->params.skip_special && !(a->has_tools && tool_format_is_control(a->model_text->tools)));
+        detok_init(&c->detok, a->model_text->tokenizer, a->params.skip_special && !sees_control(a));
         stop_scan_init(&c->scan, &a->params.stops);
     }
     for (int i = 0; i < a->prompts.n; i++)
         a->n_prompt += a->prompts.items[i].n;
-    openai_frame_prepare(a);
+    a->held = a->echo.len;
+    a->api->prepare(a);
     return a;
 }
 
 struct buf *openai_choice_shown(struct openai_choice *c)
 {
-    return c->answer->has_tools ? &c->tools.text : &c->text;
+    return c->answer->has_tools ? &c->tools.text : c->answer->has_thoughts ? &c->thoughts.text : &c->text;
 }
 
-void openai_choice_cut(struct openai_choice *c, size_t n)
+/* The first n bytes of the text as it came are dealt with. */
+static void cut(struct openai_choice *c, size_t n)
 {
     buf_cut(&c->text, n);
     c->scanned -= n < c->scanned ? n : c->scanned;
+}
+
+void openai_choice_take(struct openai_choice *c, size_t n)
+{
+    struct buf *shown = openai_choice_shown(c);
+    if (shown == &c->text)
+        cut(c, n);
+    else
+        buf_cut(shown, n);
+}
+
+static void items_free(struct openai_items *i)
+{
+    buf_free(&i->text);
+    buf_free(&i->logprobs);
+    buf_free(&i->done);
 }
 
 void openai_answer_let_go(struct openai_answer *a)
@@ -58,11 +87,14 @@ void openai_answer_let_go(struct openai_answer *a)
     for (int i = 0; i < a->n_choices; i++) {
         struct openai_choice *c = &a->choices[i];
         buf_free(&c->text);
+        thought_reader_free(&c->thoughts);
         tool_reader_free(&c->tools);
+        items_free(&c->items);
         buf_free(&c->prompt_logprobs);
         shape_logprobs_free(&c->logprobs);
         tokens_free(&c->ids);
     }
+    buf_free(&a->echo);
     a->held = 0;
 }
 
@@ -84,8 +116,10 @@ void openai_answer_free(struct openai_answer *a)
 static size_t held_by(const struct openai_choice *c)
 {
     const struct shape_logprobs *l = &c->logprobs;
-    return c->text.len + tool_reader_bytes(&c->tools) + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len +
-           l->tops.len + l->offsets.len + c->ids.len * sizeof *c->ids.ids;
+    const struct openai_items *i = &c->items;
+    return c->text.len + thought_reader_bytes(&c->thoughts) + tool_reader_bytes(&c->tools) + i->text.len +
+           i->logprobs.len + i->done.len + c->prompt_logprobs.len + l->tokens.len + l->logprobs.len + l->tops.len +
+           l->offsets.len + c->ids.len * sizeof *c->ids.ids;
 }
 
 /* The first sign of life of a choice: the stream opens, the prompt is echoed. */
@@ -96,7 +130,7 @@ static void begin(struct openai_choice *c)
         return;
     c->begun = true;
     if (a->params.stream)
-        openai_frame_open(c);
+        a->api->open(c);
     if (a->params.echo) {
         const struct openai_prompt *p = &a->prompts.items[c->prompt];
         buf_put(&c->text, p->echo, p->n_echo);
@@ -159,22 +193,55 @@ static bool is_shown(struct openai_choice *c, const struct engine_event *ev)
     return own && p->include_stop;
 }
 
-/* The first n bytes of the text, which no stop string takes back. */
-static void read_calls(struct openai_choice *c, size_t n)
+static bool has_readers(const struct openai_answer *a)
 {
-    tool_reader_put(&c->tools, c->text.data, n);
-    openai_choice_cut(c, n);
+    return a->has_thoughts || a->has_tools;
+}
+
+/* The first n bytes of the text, which no stop string takes back, go through the readers; end: nothing follows. */
+static void read_text(struct openai_choice *c, size_t n, bool end)
+{
+    const struct openai_answer *a = c->answer;
+    struct buf *from = &c->text;
+    if (a->has_thoughts) {
+        thought_reader_put(&c->thoughts, c->text.data, n);
+        if (end)
+            thought_reader_end(&c->thoughts);
+        cut(c, n);
+        from = &c->thoughts.text;
+        n = from->len;
+        if (!a->params.show_thoughts)
+            buf_clear(&c->thoughts.thought);
+    }
+    if (!a->has_tools)
+        return;
+    tool_reader_put(&c->tools, from->data, n);
+    if (end)
+        tool_reader_end(&c->tools);
+    if (a->has_thoughts)
+        buf_clear(from);
+    else
+        cut(c, n);
     c->stopped = c->stopped || (c->tools.single && c->tools.n_found);
 }
 
-/* Streams: what may be seen by now, but for the last `held` bytes of a text that may still be taken back. */
+/* Is what comes shown, or put together, as it comes? */
+static bool is_live(const struct openai_answer *a)
+{
+    return a->params.stream || a->api->gathers;
+}
+
+/* What may be seen by now, but for the last `held` bytes of a text that may still be taken back. */
 static void show(struct openai_choice *c, size_t held)
 {
-    size_t n = openai_choice_shown(c)->len - (c->answer->has_tools ? 0 : held);
+    const struct openai_api *api = c->answer->api;
+    size_t n = openai_choice_shown(c)->len - (has_readers(c->answer) ? 0 : held);
+    if (c->thoughts.thought.len)
+        api->thought(c);
     if (n)
-        openai_frame_text(c, n);
+        api->text(c, n);
     if (c->tools.n_calls)
-        openai_frame_calls(c);
+        api->calls(c);
 }
 
 bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
@@ -193,9 +260,10 @@ bool openai_answer_token(struct openai_choice *c, const struct engine_event *ev)
         tokens_put(&c->ids, ev->token);
     scan(c);
     size_t held = c->stopped ? 0 : stop_scan_held(&c->scan);
-    if (a->has_tools)
-        read_calls(c, c->text.len - held);
-    if (a->params.stream)
+    if (has_readers(a))
+        read_text(c, c->text.len - held, false);
+    c->n_thought += c->thoughts.state == THINK_INSIDE;
+    if (is_live(a))
         show(c, held);
     a->held += held_by(c) - before;
     return c->stopped;
@@ -229,19 +297,17 @@ void openai_answer_end(struct openai_choice *c, const struct engine_event *ev)
     begin(c);
     if (!c->stopped)
         detok_flush(&c->detok, &c->text);
-    if (a->has_tools) {
-        read_calls(c, c->text.len);
-        tool_reader_end(&c->tools);
-    }
-    if (a->params.stream)
-        openai_frame_last(c);
+    if (has_readers(a))
+        read_text(c, c->text.len, true);
+    if (is_live(a))
+        a->api->last(c);
     a->held += held_by(c) - before;
     if (a->n_ended < a->n_choices)
         return;
     if (a->params.stream)
-        openai_frame_close(a);
+        a->api->close(a);
     else
-        openai_frame_whole(a);
+        a->api->whole(a);
     a->x = NULL;
 }
 
@@ -255,10 +321,9 @@ void openai_answer_fault(struct openai_answer *a, const struct fault *f)
         front_fault(x, f);
         return;
     }
-    struct buf *out = http_stream_put(x);
-    buf_puts(out, "data: ");
-    fault_put(f, out);
-    buf_puts(out, "\n\n");
+    a->x = x;
+    a->api->fault(a, f);
+    a->x = NULL;
     http_stream_end(x);
 }
 
@@ -276,5 +341,5 @@ void openai_answer_ping(struct openai_answer *a)
         return;
     if (!a->x->streaming)
         http_stream_begin(a->x, 200, "text/event-stream; charset=utf-8");
-    buf_puts(http_stream_put(a->x), ": ping\n\n");
+    buf_puts(http_stream_put(a->x), a->api->ping);
 }

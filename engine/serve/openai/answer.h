@@ -8,8 +8,20 @@
 #include "engine/serve/http/http.h"
 #include "engine/serve/openai/order.h"
 #include "engine/serve/openai/shape.h"
+#include "engine/serve/openai/thoughts.h"
 
 struct openai_answer;
+
+/* An answer as a list of items, for APIs that gather. */
+enum openai_item { ITEM_NONE, ITEM_THOUGHT, ITEM_TEXT, ITEM_CALL };
+struct openai_items {
+    enum openai_item open;
+    int n;                /* that have ended */
+    struct buf text;      /* of the open one */
+    struct buf logprobs;  /* of its tokens */
+    struct buf done;      /* those that have ended, as JSON with commas between them */
+    unsigned long events; /* frames that were sent */
+};
 
 struct openai_choice {
     struct openai_answer *answer;
@@ -17,14 +29,17 @@ struct openai_choice {
     int index, prompt; /* of the answer; which of its prompts */
     struct detok detok;
     struct stop_scan scan;
-    struct buf text;          /* streams: not shown yet; else all of it; with tools: not read for calls yet */
-    struct tool_reader tools; /* what it read: as text is without tools */
-    size_t scanned;           /* of text */
+    struct buf text;                /* streams: not shown yet; else all of it; with readers: not read by them yet */
+    struct thought_reader thoughts; /* its text: as text is without readers, or what the other one has not read yet */
+    struct tool_reader tools;       /* its text: as text is without readers */
+    struct openai_items items;
+    size_t scanned; /* of text */
     struct shape_logprobs logprobs;
     struct buf prompt_logprobs;            /* JSON; empty: none */
     size_t chars;                          /* for text_offset */
     struct tokens ids;                     /* for return_token_ids */
-    int n_output, n_cached, stop_id;       /* stop_id: the client's stop token that ended it, -1: none */
+    int n_output, n_thought, n_cached;     /* n_thought: tokens of them that were thoughts */
+    int stop_id;                           /* the client's stop token that ended it, -1: none */
     struct request_spec *spec;             /* until it is handed to the engine */
     int cost;                              /* prompt tokens that it makes others wait for until it has started */
     bool started;                          /* the engine gave it a token or an ending */
@@ -37,13 +52,15 @@ struct openai_answer {
     struct openai_params params;
     struct openai_prompts prompts;
     const struct front_text *model_text;
+    const struct openai_api *api;
+    struct buf echo; /* what it repeats of the request */
     char id[NAME_BYTES + 16];
     struct buf head; /* what every frame begins with, up to the choice's index */
     const char *model;
     int64_t created_s;
     bool force_usage;
-    bool has_tools;   /* calls are looked for in the text */
-    uint64_t call_id; /* what ids of calls are made of */
+    bool has_thoughts, has_tools; /* they are looked for in the text */
+    uint64_t call_id;             /* what ids of calls are made of */
     struct openai_choice *choices;
     int n_choices, n_ended;
     int n_given, n_with_engine,
@@ -57,7 +74,7 @@ struct openai_answer {
 
 /* The text that the client sees: all of it for whole answers, for streams what no frame has taken yet. */
 struct buf *openai_choice_shown(struct openai_choice *c);
-void openai_choice_cut(struct openai_choice *c, size_t n); /* the first n bytes of c->text are dealt with */
+void openai_choice_take(struct openai_choice *c, size_t n); /* the first n bytes of it are dealt with */
 
 /* Takes params, prompts and specs out of the order. */
 struct openai_answer *openai_answer_new(struct openai_order *o, struct http_exchange *x, const char *model);

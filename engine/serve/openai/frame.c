@@ -24,7 +24,7 @@ static void put_envelope(const struct openai_answer *a, const char *object, stru
     put_string(out, a->model);
 }
 
-void openai_frame_prepare(struct openai_answer *a)
+static void frame_prepare(struct openai_answer *a)
 {
     buf_puts(&a->head, "data: ");
     put_envelope(a, is_chat(a) ? "chat.completion.chunk" : "text_completion", &a->head);
@@ -36,6 +36,9 @@ static struct shape_usage usage(const struct openai_answer *a, bool final)
     struct shape_usage u = {.n_prompt = a->n_prompt, .n_output = a->n_output, .n_cached = final ? 0 : -1};
     for (int i = 0; final && i < a->n_choices; i += a->params.n) /* a prompt counts once, however many choices it has */
         u.n_cached += a->choices[i].n_cached;
+    u.n_thought = a->has_thoughts ? 0 : -1;
+    for (int i = 0; a->has_thoughts && i < a->n_choices; i++)
+        u.n_thought += a->choices[i].n_thought;
     return u;
 }
 
@@ -106,7 +109,7 @@ static void put_prompt_ids(const struct openai_choice *c, struct buf *out)
     shape_put_ids(out, p->ids, (size_t)p->n);
 }
 
-void openai_frame_open(struct openai_choice *c)
+static void frame_open(struct openai_choice *c)
 {
     struct openai_answer *a = c->answer;
     if (!a->x->streaming)
@@ -120,7 +123,19 @@ void openai_frame_open(struct openai_choice *c)
     frame_end(c, out);
 }
 
-void openai_frame_text(struct openai_choice *c, size_t n)
+static void frame_thought(struct openai_choice *c)
+{
+    struct buf *out = frame_begin(c), *thought = &c->thoughts.thought;
+    buf_puts(out, ",\"delta\":{\"reasoning_content\":");
+    buf_put_json(out, thought->data, thought->len);
+    buf_putc(out, '}');
+    put_extras(c, out);
+    buf_puts(out, ",\"finish_reason\":null");
+    frame_end(c, out);
+    buf_clear(thought);
+}
+
+static void frame_text(struct openai_choice *c, size_t n)
 {
     bool chat = is_chat(c->answer);
     struct buf *out = frame_begin(c), *text = openai_choice_shown(c);
@@ -131,10 +146,7 @@ void openai_frame_text(struct openai_choice *c, size_t n)
     put_extras(c, out);
     buf_puts(out, ",\"finish_reason\":null");
     frame_end(c, out);
-    if (text == &c->text)
-        openai_choice_cut(c, n);
-    else
-        buf_cut(text, n);
+    openai_choice_take(c, n);
 }
 
 /* [{"index":0,"id":...,"type":"function","function":{"name":...,"arguments":...}},...]; an index is for streams. */
@@ -157,7 +169,7 @@ static void put_calls(struct openai_choice *c, bool with_index, struct buf *out)
     buf_putc(out, ']');
 }
 
-void openai_frame_calls(struct openai_choice *c)
+static void frame_calls(struct openai_choice *c)
 {
     struct buf *out = frame_begin(c);
     buf_puts(out, ",\"delta\":{\"tool_calls\":");
@@ -169,13 +181,15 @@ void openai_frame_calls(struct openai_choice *c)
     tool_reader_drop_calls(&c->tools);
 }
 
-void openai_frame_last(struct openai_choice *c)
+static void frame_last(struct openai_choice *c)
 {
     size_t n = openai_choice_shown(c)->len;
+    if (c->thoughts.thought.len)
+        frame_thought(c);
     if (n || (!c->tools.n_calls && (c->logprobs.tokens.len || c->ids.len)))
-        openai_frame_text(c, n);
+        frame_text(c, n);
     if (c->tools.n_calls)
-        openai_frame_calls(c);
+        frame_calls(c);
     struct buf *out = frame_begin(c);
     buf_puts(out, is_chat(c->answer) ? ",\"delta\":{},\"logprobs\":null" : ",\"text\":\"\",\"logprobs\":null");
     buf_printf(out, ",\"finish_reason\":\"%s\"", finish_reason(c));
@@ -183,7 +197,7 @@ void openai_frame_last(struct openai_choice *c)
     frame_end(c, out);
 }
 
-void openai_frame_close(struct openai_answer *a)
+static void frame_close(struct openai_answer *a)
 {
     struct buf *out = http_stream_put(a->x);
     if (a->params.include_usage || a->force_usage) {
@@ -205,11 +219,15 @@ static void put_choice(struct openai_choice *c, struct buf *out)
     buf_printf(out, "{\"index\":%d,", c->index);
     if (is_chat(a)) {
         buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
-        if (c->tools.n_calls && !shown->len)
+        if (!shown->len && (c->tools.n_calls || c->thoughts.thought.len))
             buf_puts(out, "null");
         else
             buf_put_json(out, text, shown->len);
         buf_puts(out, ",\"refusal\":null");
+        if (c->thoughts.thought.len) {
+            buf_puts(out, ",\"reasoning_content\":");
+            buf_put_json(out, c->thoughts.thought.data, c->thoughts.thought.len);
+        }
         if (c->tools.n_calls) {
             buf_puts(out, ",\"tool_calls\":");
             put_calls(c, false, out);
@@ -232,7 +250,7 @@ static void put_choice(struct openai_choice *c, struct buf *out)
     buf_putc(out, '}');
 }
 
-void openai_frame_whole(struct openai_answer *a)
+static void frame_whole(struct openai_answer *a)
 {
     struct buf out = {.limit = a->most};
     struct shape_usage u = usage(a, true);
@@ -261,3 +279,18 @@ void openai_frame_whole(struct openai_answer *a)
     }
     buf_free(&out);
 }
+
+static void frame_fault(struct openai_answer *a, const struct fault *f)
+{
+    struct buf *out = http_stream_put(a->x);
+    buf_puts(out, "data: ");
+    fault_put(f, out);
+    buf_puts(out, "\n\n");
+}
+
+#define FRAMES                                                                                                         \
+    .prepare = frame_prepare, .open = frame_open, .thought = frame_thought, .text = frame_text, .calls = frame_calls,  \
+    .last = frame_last, .close = frame_close, .whole = frame_whole, .fault = frame_fault, .ping = ": ping\n\n"
+
+const struct openai_api openai_chat_api = {.route = ROUTE_CHAT, .id = "chatcmpl-", FRAMES},
+                        openai_completions_api = {.route = ROUTE_COMPLETIONS, .id = "cmpl-", FRAMES};

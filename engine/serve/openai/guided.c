@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "engine/base/shared.h"
 #include "models/guide/outline.h"
 
 /* What is asked for, and under which name. value: a schema, a string, a list, or the tools. */
@@ -173,11 +174,29 @@ static int make(const struct front_text *t, struct openai_params *p, const struc
     return 0;
 }
 
+/* A model that thinks may do so first. Where that cannot be told from the form, the answer is the form at once. */
+static int let_think(const struct front_text *t, struct openai_params *p, struct err *e)
+{
+    const struct think_marks *m = t->think;
+    struct grammar *form = p->grammar;
+    if (p->thinks == THINK_TEXT)
+        return 0;
+    if (!m->is_text) {
+        p->thinks = THINK_TEXT;
+        return 0;
+    }
+    p->grammar = NULL;
+    int rc = outline_thought(p->thinks == THINK_FIRST ? m->begin : NULL, m->end, form, &p->grammar, e);
+    shared_drop(form);
+    return rc;
+}
+
 /* Equal keys, equal grammars. */
 static struct sha256 key_of(const struct front_text *t, const struct openai_params *p, const struct wish *w)
 {
     struct buf text = {0};
-    buf_printf(&text, "%d %d %d %s ", (int)w->kind, (int)t->tools, p->one_call, w->name ? w->name : "");
+    buf_printf(&text, "%d %d %d %d %s ", (int)w->kind, (int)t->tools, p->one_call, (int)p->thinks,
+               w->name ? w->name : "");
     if (w->kind != WISH_OBJECT)
         json_write(&text, w->value, NULL);
     struct sha256 key = hash_sha256(text.data, text.len);
@@ -196,6 +215,8 @@ static int read_wish(const struct front_text *t, struct openai_params *p, const 
         return 0;
     TRY(check_together(p, w, f));
     int rc = make(t, p, w, &e);
+    if (!rc)
+        rc = let_think(t, p, &e);
     if (rc)
         return fault_set(f, 400, rc == E_UNSUPPORTED ? "unsupported_parameter" : "invalid_value", w->param, "'%s': %s",
                          w->param, e.text);

@@ -4,11 +4,7 @@
 
 static const char sampler[] = "this sampler has temperature, top_p, top_k, min_p and the three penalties";
 
-/* Names of vLLM, llama.cpp, SGLang and OpenAI. off: the number that changes nothing. */
-static const struct {
-    const char *name, *hint;
-    double off;
-} refused[] = {
+static const struct offer_refusal refused[] = {
     {"suffix", "text insertion is not offered; put the suffix into the prompt", 0},
     {"use_beam_search", "beam search is not offered; use n with a temperature", 0},
     {"length_penalty", "beam search is not offered", 1},
@@ -40,6 +36,7 @@ static const struct {
     {"repeat_penalty", "it is called repetition_penalty here", 1},
     {"no_repeat_ngram_size", sampler, 0},
     {"logits_processors", "use logit_bias or allowed_token_ids", 0},
+    {NULL, NULL, 0},
 };
 
 static const struct {
@@ -78,15 +75,20 @@ static bool says_nothing(const struct json *v, double off)
     return false;
 }
 
-int openai_refuse_unoffered(const struct json *body, struct fault *f)
+int openai_refuse(const struct offer_refusal *list, const struct json *body, struct fault *f)
 {
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const struct json *v = json_find(body, refused[i].name);
-        if (v && !says_nothing(v, refused[i].off))
-            return fault_set(f, 400, "unsupported_parameter", refused[i].name, "'%s' is not supported: %s",
-                             refused[i].name, refused[i].hint);
+    for (; list->name; list++) {
+        const struct json *v = json_find(body, list->name);
+        if (v && !says_nothing(v, list->off))
+            return fault_set(f, 400, "unsupported_parameter", list->name, "'%s' is not supported: %s", list->name,
+                             list->hint);
     }
     return 0;
+}
+
+int openai_refuse_unoffered(const struct json *body, struct fault *f)
+{
+    return openai_refuse(refused, body, f);
 }
 
 int openai_check_labels(const struct json *body, struct fault *f)
@@ -102,7 +104,7 @@ int openai_check_labels(const struct json *body, struct fault *f)
 
 bool openai_names_field(const char *name)
 {
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+    for (size_t i = 0; refused[i].name; i++)
         if (strcmp(name, refused[i].name) == 0)
             return true;
     for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)

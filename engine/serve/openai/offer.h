@@ -7,7 +7,13 @@
 #include "engine/base/json.h"
 #include "engine/serve/front/fault.h"
 
-/* E_INPUT with f. body is an object. */
+struct offer_refusal { /* names of vLLM, llama.cpp, SGLang, OpenAI, ... */
+    const char *name, *hint;
+    double off; /* the number that changes nothing */
+};
+/* The first of them that body, an object, asks for; the list ends with a name that is NULL. E_INPUT with f. */
+int openai_refuse(const struct offer_refusal *list, const struct json *body, struct fault *f);
+/* What no route offers. */
 int openai_refuse_unoffered(const struct json *body, struct fault *f);
 /* Tools are shown to the template; calls can be neither forced nor parsed. Each must be {"type": "function",
  * "function": {"name": ...}}. */

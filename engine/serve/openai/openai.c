@@ -241,11 +241,11 @@ static void order_done(struct text_job *job)
 /* Clients may send the same word twice: the engine's name gets more. */
 static void choose_id(struct openai *o, struct http_exchange *x, struct openai_order *r, char out[NAME_BYTES])
 {
-    const char *kind = r->route == ROUTE_CHAT ? "chatcmpl" : "cmpl";
+    const char *kind = r->api->id;
     bool given = front_request_id(o->front, x, out);
-    snprintf(r->id, sizeof r->id, "%s-%s", kind, out);
+    snprintf(r->id, sizeof r->id, "%s%s", kind, out);
     if (given)
-        snprintf(r->name, sizeof r->name, "%s-%.37s-%016" PRIx64, kind, out, rng_next(&o->front->rng));
+        snprintf(r->name, sizeof r->name, "%s%.37s-%016" PRIx64, kind, out, rng_next(&o->front->rng));
     else
         snprintf(r->name, sizeof r->name, "%.63s", r->id);
 }
@@ -258,7 +258,7 @@ static double header_ms(const struct http_exchange *x, const char *name)
     return v && *v && !*end && ms > 0 && ms <= 1e9 ? ms : 0;
 }
 
-static struct pending *make_pending(struct openai *o, struct http_exchange *x, enum openai_route route,
+static struct pending *make_pending(struct openai *o, struct http_exchange *x, const struct openai_api *api,
                                     const struct auth_key *key)
 {
     struct front *f = o->front;
@@ -270,7 +270,7 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     r->model_text = &f->model_text;
     r->names = f->names;
     r->n_names = f->n_names;
-    r->route = route;
+    r->api = api;
     r->body = x->body;
     x->body = (struct buf){0};
     r->arrival_ns = x->began_ns;
@@ -288,7 +288,7 @@ static struct pending *make_pending(struct openai *o, struct http_exchange *x, e
     return p;
 }
 
-void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const struct auth_key *key)
+void openai_handle(struct openai *o, struct http_exchange *x, const struct openai_api *api, const struct auth_key *key)
 {
     struct front *f = o->front;
     if (f->draining || (f->max_live && f->n_live >= f->max_live)) {
@@ -297,7 +297,7 @@ void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route 
         return;
     }
     enum text_lane lane = x->body.len < TEXT_LONG_BYTES ? TEXT_SHORT : TEXT_LONG;
-    struct pending *p = make_pending(o, x, route, key);
+    struct pending *p = make_pending(o, x, api, key);
     x->user = p;
     x->gone = order_gone;
     x->drop_on_eof = true;

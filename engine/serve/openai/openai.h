@@ -1,4 +1,4 @@
-/* /v1/chat/completions and /v1/completions from the request to its last byte: the body goes to a text worker, its
+/* A request of an API of answers (api.h), from the request to its last byte: the body goes to a text worker, its
  * sequences to the engine, the engine's events to the answers. Keeps the books: every sequence handed in has one ending
  * here. Front thread only. Invariant: when a client leaves, its sequences are cancelled. */
 #ifndef SERVE_OPENAI_OPENAI_H
@@ -22,7 +22,7 @@ struct openai {
 
 void openai_init(struct openai *o, struct front *f);
 void openai_free(struct openai *o); /* no event may follow */
-void openai_handle(struct openai *o, struct http_exchange *x, enum openai_route route, const struct auth_key *key);
+void openai_handle(struct openai *o, struct http_exchange *x, const struct openai_api *api, const struct auth_key *key);
 void openai_event(struct openai *o,
                   const struct engine_event *ev); /* TOKEN, PROMPT_LOGPROBS, END; the payload stays the caller's */
 void openai_tick(struct openai *o, int64_t now_ns);

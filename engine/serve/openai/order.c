@@ -27,7 +27,7 @@ static int check_model(const struct openai_order *o, const struct json *body, st
 
 static int check_early_stop(const struct openai_order *o, struct fault *f)
 {
-    if (!o->params.probe_every || o->model_text->think_end)
+    if (!o->params.probe_every || o->model_text->can_probe)
         return 0;
     return fault_set(
         f, 400, "unsupported_parameter", "early_stop",
@@ -76,20 +76,19 @@ static void fill_stop_ids(struct request_spec *s, const struct openai_order *o)
     memcpy(s->stop_ids + n_ends, p->stop_ids, (size_t)p->n_stop_ids * sizeof *ends);
 }
 
-/* Has the prompt closed the thinking already, as some templates do when they are told not to think? */
-static bool is_thought(const struct openai_order *o, const struct openai_prompt *q)
+/* Where a prompt leaves the model: some templates begin its thinking, and some end it at once when told to. */
+static enum think_state thinks_after(const struct openai_order *o, const struct openai_prompt *q)
 {
-    enum { LAST = 32 }; /* tokens: more than a marker and white space have */
-    const char *end = o->model_text->think_end;
+    enum { LAST = THINK_MOST_BYTES }; /* tokens: more than a marker and white space have */
+    const struct think_marks *m = o->model_text->think;
     int from = q->n > LAST ? q->n - LAST : 0;
-    size_t n = strlen(end);
     struct buf text = {0};
+    if (!m || o->params.route != ROUTE_CHAT)
+        return THINK_TEXT;
     tokenizer_decode(o->model_text->tokenizer, q->ids + from, (size_t)(q->n - from), false, &text);
-    while (text.len && strchr(" \t\r\n", text.data[text.len - 1]))
-        text.len--;
-    bool thought = text.len >= n && memcmp(text.data + text.len - n, end, n) == 0;
+    enum think_state s = think_state_after(m, text.data ? text.data : "", text.len);
     buf_free(&text);
-    return thought;
+    return s;
 }
 
 static struct request_spec *make_spec(const struct openai_order *o, const struct openai_prompt *q, int i)
@@ -110,7 +109,7 @@ static struct request_spec *make_spec(const struct openai_order *o, const struct
     s->max_tokens = q->max_tokens;
     s->open_ended = q->open_ended;
     s->min_tokens = p->min_tokens < q->max_tokens ? p->min_tokens : q->max_tokens;
-    if (p->probe_every && !is_thought(o, q)) {
+    if (p->probe_every && thinks_after(o, q) != THINK_TEXT) {
         s->probe_every = p->probe_every;
         s->probe_window = p->probe_window;
     }
@@ -141,15 +140,54 @@ static int make_specs(struct openai_order *o)
     return 0;
 }
 
-static int read_body(struct openai_order *o, const struct json *body)
+static int read_request(struct openai_order *o, const struct json *body)
 {
-    TRY(openai_params_read(&o->params, o->route, body, o->model_text->n_vocab, &o->fault));
+    TRY(openai_params_read(&o->params, o->api->route, body, o->model_text->n_vocab, &o->fault));
     TRY(check_model(o, body, &o->fault));
     TRY(check_early_stop(o, &o->fault));
     const struct openai_reading r = {o->model_text, &o->params, &o->job.cancel};
     TRY(openai_prompts_read(&r, body, &o->prompts, &o->fault)); /* first: a template may show no tools to force */
+    if (o->model_text->splits_thoughts && o->params.split_thoughts)
+        o->params.thinks = thinks_after(o, &o->prompts.items[0]);
     TRY(openai_guided_read(o->model_text, &o->params, body, &o->fault));
     return make_specs(o);
+}
+
+static void use_own_name(const struct openai_api *api, struct fault *f)
+{
+    for (int i = 0; api->names && api->names[i][0]; i++)
+        if (strcmp(f->param, api->names[i][0]) == 0) {
+            snprintf(f->param, sizeof f->param, "%s", api->names[i][1]);
+            return;
+        }
+}
+
+/* A request of an API that says it in other words. */
+static int read_translated(struct openai_order *o, const struct json *body)
+{
+    struct buf text = {0};
+    struct err e = {0};
+    struct json *request = NULL;
+    int rc = json_type(body) == JSON_OBJECT ? o->api->translate(body, &text, &o->echo, &o->fault)
+                                            : fault_set(&o->fault, 400, "invalid_type", NULL,
+                                                        "the body must be a JSON object, not %s", json_type_name(body));
+    if (!rc)
+        request = json_parse(text.data, text.len, &(struct json_limits){.bytes = (size_t)1 << 30, .depth = 80}, &e);
+    buf_free(&text);
+    if (!rc && !request)
+        rc = fault_set(&o->fault, e.code == E_FULL ? 503 : 400, "invalid_json", NULL,
+                       "the request body is not acceptable: %s", e.text);
+    if (!rc) {
+        rc = read_request(o, request);
+        use_own_name(o->api, &o->fault);
+    }
+    json_free(request);
+    return rc;
+}
+
+static int read_body(struct openai_order *o, const struct json *body)
+{
+    return o->api->translate ? read_translated(o, body) : read_request(o, body);
 }
 
 void openai_order_read(struct text_job *job)
@@ -178,5 +216,6 @@ void openai_order_free(struct openai_order *o)
     openai_prompts_free(&o->prompts);
     openai_params_free(&o->params);
     buf_free(&o->body);
+    buf_free(&o->echo);
     mem_free(o);
 }

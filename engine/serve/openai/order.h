@@ -4,6 +4,7 @@
 #ifndef SERVE_OPENAI_ORDER_H
 #define SERVE_OPENAI_ORDER_H
 
+#include "engine/serve/openai/api.h"
 #include "engine/serve/openai/prompt.h"
 #include "engine/serve/front/text.h"
 #include "engine/world/request.h"
@@ -14,7 +15,7 @@ struct openai_order {
     const struct front_text *model_text;
     const char *const *names; /* a model by any of these is ours */
     int n_names;
-    enum openai_route route;
+    const struct openai_api *api;
     struct buf body;
     char tenant[NAME_BYTES], id[NAME_BYTES + 16]; /* id: "chatcmpl-...", with the client's own word where it gave one */
     char name[NAME_BYTES];                        /* the engine's: no two are alike */
@@ -27,6 +28,7 @@ struct openai_order {
     void *owner;     /* for whoever gets it back */
     /* out */
     struct fault fault; /* status 0: none */
+    struct buf echo;    /* what the answer repeats of the request */
     struct openai_params params;
     struct openai_prompts prompts;
     struct request_spec **specs; /* [prompts.n * params.n], prompt-major; tags not set yet */

@@ -9,6 +9,7 @@
 #include "engine/base/json.h"
 #include "engine/serve/front/fault.h"
 #include "engine/serve/openai/stop.h"
+#include "engine/serve/openai/thoughts.h"
 #include "models/template/tool_calls.h"
 #include "engine/world/probe.h"
 #include "engine/world/sampling.h"
@@ -34,9 +35,11 @@ struct openai_params {
     int64_t seed;
     double temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
     int top_k;
-    int probe_every, probe_window; /* early_stop; 0: not asked for */
-    struct tool_names tools;       /* chat: functions that the model may call */
-    bool one_call;                 /* no more than one of them */
+    int probe_every, probe_window;      /* early_stop; 0: not asked for */
+    bool show_thoughts, split_thoughts; /* chat: what the model thinks is shown; is told from the answer */
+    enum think_state thinks;            /* chat: how the prompt leaves the model; TEXT: thoughts are not looked for */
+    struct tool_names tools;            /* chat: functions that the model may call */
+    bool one_call;                      /* no more than one of them */
     struct stops stops;
     int32_t stop_ids[OPENAI_MAX_STOP_IDS];
     int n_stop_ids;

@@ -10,20 +10,23 @@ enum { DECODE_WORK = 16 /* of a token, in bytes of plain work */ };
 
 /* ---- messages */
 
-static int put_parts(const struct json *parts, struct buf *text, struct fault *f)
+static int put_parts(const struct json *parts, const char *param, struct buf *text, struct fault *f)
 {
     bool first = true;
     for (const struct json *part = json_first(parts); part; part = json_next(part)) {
         const char *type = json_text(json_find(part, "type")), *s = json_text(json_find(part, "text"));
         if (json_type(part) == JSON_STRING)
             s = json_text(part);
-        else if (!type || (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0))
-            return fault_set(f, 400, "unsupported_content", "messages",
+        else if (type && strcmp(type, "refusal") == 0)
+            s = json_text(json_find(part, "refusal"));
+        else if (!type ||
+                 (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0))
+            return fault_set(f, 400, "unsupported_content", param,
                              "content parts must be {\"type\":\"text\",\"text\":...}; '%.40s' is not "
                              "supported by this model",
                              type ? type : json_type_name(part));
         if (!s)
-            return fault_set(f, 400, "invalid_type", "messages", "a text part of 'content' has no string 'text'");
+            return fault_set(f, 400, "invalid_type", param, "a text part of 'content' has no string 'text'");
         if (!first)
             buf_putc(text, '\n');
         buf_puts(text, s);
@@ -32,16 +35,14 @@ static int put_parts(const struct json *parts, struct buf *text, struct fault *f
     return 0;
 }
 
-/* The text of a message: parts are joined by newlines, as vLLM does; nothing is "". */
-static int content_text(const struct json *message, struct buf *text, struct fault *f)
+int openai_content_text(const struct json *c, const char *param, struct buf *text, struct fault *f)
 {
-    const struct json *c = json_find(message, "content");
     if (!c || json_type(c) == JSON_NULL)
         return 0;
     if (json_type(c) == JSON_ARRAY)
-        return put_parts(c, text, f);
+        return put_parts(c, param, text, f);
     if (json_type(c) != JSON_STRING)
-        return fault_set(f, 400, "invalid_type", "messages", "'content' must be a string or an array of parts, not %s",
+        return fault_set(f, 400, "invalid_type", param, "'content' must be a string or an array of parts, not %s",
                          json_type_name(c));
     buf_puts(text, json_text(c));
     return 0;
@@ -99,7 +100,7 @@ static int put_message(struct buf *out, const struct json *m, size_t i, struct f
         return fault_set(f, 400, "invalid_type", "messages", "'messages'[%zu] must be an object with a string 'role'",
                          i);
     struct buf text = {0};
-    int rc = content_text(m, &text, f);
+    int rc = openai_content_text(json_find(m, "content"), "messages", &text, f);
     /* developer is the newer name of system; templates know the older one. */
     role = strcmp(role, "developer") == 0 ? "system" : role;
     buf_puts(out, "{\"role\":");
@@ -111,7 +112,8 @@ static int put_message(struct buf *out, const struct json *m, size_t i, struct f
         const char *key = json_key(v);
         if (strcmp(key, "role") == 0 || strcmp(key, "content") == 0)
             continue;
-        put_member(out, key);
+        bool thought = strcmp(key, "reasoning") == 0 && !json_find(m, "reasoning_content"); /* vLLM's newer name */
+        put_member(out, thought ? "reasoning_content" : key);
         if (strcmp(key, "tool_calls") == 0 && json_type(v) == JSON_ARRAY)
             put_tool_calls(out, v);
         else
@@ -163,6 +165,10 @@ static int put_context(struct buf *out, const struct front_text *t, const struct
         return fault_set(f, 400, "invalid_type", "chat_template_kwargs",
                          "'chat_template_kwargs' must be an object, not %s", json_type_name(kwargs));
     buf_putc(out, '{');
+    if (strcmp(json_member_text(body, "reasoning_effort"), "none") == 0) {
+        put_member(out, "enable_thinking"); /* what templates of models that may think or not ask for */
+        buf_puts(out, "false");
+    }
     for (const struct json *v = json_type(kwargs) == JSON_OBJECT ? json_first(kwargs) : NULL; v; v = json_next(v)) {
         put_member(out, json_key(v));
         json_write(out, v, NULL);

@@ -32,6 +32,9 @@ struct openai_reading {
 int openai_prompts_read(const struct openai_reading *r, const struct json *body, struct openai_prompts *out,
                         struct fault *f);
 void openai_prompts_free(struct openai_prompts *ps);
+/* Appends the text of a message's content: a string, or an array of text parts, joined by newlines, as vLLM does;
+ * nothing is "". E_INPUT with f, which names param: another kind of part. */
+int openai_content_text(const struct json *content, const char *param, struct buf *text, struct fault *f);
 /* The template's text for body's messages. */
 int openai_render(const struct openai_reading *r, const struct json *body, struct buf *out, struct fault *f);
 int openai_encode(const struct openai_reading *r, const struct buf *text, bool add_special, struct tokens *out,

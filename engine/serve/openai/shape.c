@@ -236,6 +236,8 @@ void shape_put_usage(struct buf *out, const struct shape_usage *u)
     buf_put_u64(out, (unsigned)u->n_output);
     if (u->n_cached >= 0)
         buf_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%d}", u->n_cached);
+    if (u->n_thought >= 0)
+        buf_printf(out, ",\"completion_tokens_details\":{\"reasoning_tokens\":%d}", u->n_thought);
     buf_putc(out, '}');
 }
 

@@ -30,7 +30,8 @@ void shape_put_completion(struct buf *out, const struct shape_logprobs *l); /* {
 void shape_put_prompt(struct buf *out, const struct tokenizer *t, const int32_t *ids, const struct prompt_logprobs *p);
 
 struct shape_usage {
-    int n_prompt, n_output, n_cached; /* n_cached -1: not known yet */
+    int n_prompt, n_output;
+    int n_cached, n_thought; /* -1: not known yet; not told from the others */
 };
 void shape_put_usage(struct buf *out, const struct shape_usage *u);
 void shape_put_ids(struct buf *out, const int32_t *ids, size_t n);

@@ -15,6 +15,7 @@ struct token_job {
     struct buf body, out;
     struct fault fault;
     int (*work)(struct token_job *t, const struct json *body);
+    int (*translate)(const struct json *, struct buf *, struct buf *, struct fault *); /* of count */
 };
 
 static bool flag(const struct json *body, const char *name, bool otherwise)
@@ -61,16 +62,42 @@ static int text_of(struct token_job *t, const struct json *body, struct buf *tex
     return 0;
 }
 
-static int tokenize(struct token_job *t, const struct json *body)
+static int ids_of(struct token_job *t, const struct json *body, struct tokens *ids)
 {
     struct buf text = {0};
-    struct tokens ids = {0};
     struct err e = {0};
     bool special = true;
     int rc = text_of(t, body, &text, &special);
     struct tokenize_how how = {.flags = TOKENIZE_SPECIAL | (special ? TOKENIZE_BOS : 0), .cancel = &t->job.cancel};
-    if (!rc && tokenizer_encode(t->model_text->tokenizer, text.data ? text.data : "", text.len, how, &ids, &e))
+    if (!rc && tokenizer_encode(t->model_text->tokenizer, text.data ? text.data : "", text.len, how, ids, &e))
         rc = fault_set(&t->fault, 400, "invalid_value", "prompt", "the text cannot be tokenised: %s", e.text);
+    buf_free(&text);
+    return rc;
+}
+
+static int count(struct token_job *t, const struct json *body)
+{
+    struct buf text = {0}, echo = {0};
+    struct tokens ids = {0};
+    struct err e = {0};
+    int rc = t->translate(body, &text, &echo, &t->fault);
+    struct json *request = rc ? NULL : json_parse(text.data, text.len, &(struct json_limits){.depth = 80}, &e);
+    if (!rc && !request)
+        rc = fault_set(&t->fault, 400, "invalid_json", NULL, "the request body is not acceptable: %s", e.text);
+    if (!rc)
+        rc = ids_of(t, request, &ids);
+    buf_printf(&t->out, "{\"input_tokens\":%zu}", ids.len);
+    tokens_free(&ids);
+    json_free(request);
+    buf_free(&text);
+    buf_free(&echo);
+    return rc;
+}
+
+static int tokenize(struct token_job *t, const struct json *body)
+{
+    struct tokens ids = {0};
+    int rc = ids_of(t, body, &ids);
     if (!rc) {
         buf_printf(&t->out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids.len, t->model_text->max_model_len);
         shape_put_ids(&t->out, ids.ids, ids.len);
@@ -79,7 +106,6 @@ static int tokenize(struct token_job *t, const struct json *body)
         buf_putc(&t->out, '}');
     }
     tokens_free(&ids);
-    buf_free(&text);
     return rc;
 }
 
@@ -141,7 +167,8 @@ static void gone(struct http_exchange *x)
     cancel_ask(&t->job.cancel);
 }
 
-static void post(struct front *f, struct http_exchange *x, int (*work)(struct token_job *, const struct json *))
+static struct token_job *job_for(struct front *f, struct http_exchange *x,
+                                 int (*work)(struct token_job *, const struct json *))
 {
     struct token_job *t = mem_new(sizeof *t);
     *t = (struct token_job){.job = {.run = run, .done = done, .bytes = x->body.len},
@@ -149,6 +176,11 @@ static void post(struct front *f, struct http_exchange *x, int (*work)(struct to
                             .x = x,
                             .body = x->body,
                             .work = work};
+    return t;
+}
+
+static void post(struct front *f, struct http_exchange *x, struct token_job *t)
+{
     t->out.limit = http_max_answer(f->http);
     fault_set(&t->fault, 503, "stopping", NULL, "the server is stopping");
     x->body = (struct buf){0};
@@ -165,12 +197,20 @@ static void post(struct front *f, struct http_exchange *x, int (*work)(struct to
 
 void tokens_api_tokenize(struct front *f, struct http_exchange *x)
 {
-    post(f, x, tokenize);
+    post(f, x, job_for(f, x, tokenize));
 }
 
 void tokens_api_detokenize(struct front *f, struct http_exchange *x)
 {
-    post(f, x, detokenize);
+    post(f, x, job_for(f, x, detokenize));
+}
+
+void tokens_api_count(struct front *f, struct http_exchange *x,
+                      int (*translate)(const struct json *, struct buf *, struct buf *, struct fault *))
+{
+    struct token_job *t = job_for(f, x, count);
+    t->translate = translate;
+    post(f, x, t);
 }
 
 static void put_or_null(struct buf *out, const char *key, const char *s)
