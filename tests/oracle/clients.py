@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Real clients against a running server: openai (Python) unmodified, and requests in the recorded shapes of guidellm,
+"""Real clients against a running server: openai and anthropic (Python) unmodified, and requests in the recorded shapes of guidellm,
 AIPerf, lm-eval and vllm bench serve, read the way each of them reads.
 usage: clients.py BASE_URL ADMIN_URL   e.g. http://127.0.0.1:8000 http://127.0.0.1:8001
    or: clients.py --binary build/moonshift -- SERVE_ARGUMENTS   (a server of its own)"""
@@ -18,6 +18,7 @@ for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROX
     os.environ.pop(name, None)
 os.environ["NO_PROXY"] = "*"
 
+import anthropic
 import httpx
 import openai
 import pydantic
@@ -28,6 +29,7 @@ OWN = ["--batch-dir", FOLDER.name]
 SITE = Site(sys.argv[2], sys.argv[4:] + OWN) if sys.argv[1] == "--binary" else None
 BASE, ADMIN = (SITE.base, SITE.admin) if SITE else (sys.argv[1].rstrip("/"), sys.argv[2].rstrip("/"))
 client = openai.OpenAI(base_url=BASE + "/v1", api_key="any", max_retries=0)
+claude = anthropic.Anthropic(base_url=BASE, api_key="any", max_retries=0)
 http = httpx.Client(base_url=BASE, timeout=120)
 MODEL = client.models.list().data[0].id
 QUESTION = [{"role": "user", "content": "Count from one to five."}]
@@ -179,6 +181,134 @@ def openai_parses_what_it_asked_for():
     assert whole.message.content.startswith("{")
     if whole.finish_reason == "stop":
         assert isinstance(json.loads(whole.message.content), dict)
+
+
+# ---- /v1/responses
+
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+CALLED = {"type": "function", "name": "get_weather", "description": "The weather in a city.", "parameters": CITY}
+
+
+def responses_equal_their_stream_and_chat():
+    args = dict(model=MODEL, input=QUESTION, instructions="Be short.", temperature=0, max_output_tokens=24)
+    whole = client.responses.create(**args)
+    assert whole.object == "response" and whole.status in ("completed", "incomplete") and not whole.store
+    assert (whole.status == "incomplete") == (whole.usage.output_tokens == 24)
+    with client.responses.stream(**args) as stream:
+        events = list(stream)
+        last = stream.get_final_response()
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert events[0].type == "response.created" and events[-1].type == "response." + whole.status
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert last.output_text == whole.output_text and last.usage.output_tokens == whole.usage.output_tokens
+    messages = [{"role": "system", "content": "Be short."}, *QUESTION]
+    chat = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=24)
+    assert chat.choices[0].message.content == whole.output_text
+    assert chat.usage.prompt_tokens == whole.usage.input_tokens
+
+
+def responses_logprobs():
+    args = dict(model=MODEL, input="Hi", temperature=0, max_output_tokens=5, top_logprobs=2)
+    part = client.responses.create(**args, include=["message.output_text.logprobs"]).output[0].content[0]
+    assert len(part.logprobs) >= 4 and all(len(p.top_logprobs) == 2 for p in part.logprobs)
+    assert "".join(p.token for p in part.logprobs).startswith(part.text)
+    assert all(p.logprob == p.top_logprobs[0].logprob for p in part.logprobs)
+
+
+def responses_parse_what_they_asked_for():
+    args = dict(model=MODEL, input="Ann has a cat.", temperature=0, max_output_tokens=300)
+    whole = client.responses.parse(**args, text_format=Owner)
+    assert isinstance(whole.output_parsed, Owner), whole
+    with client.responses.stream(**args, text_format=Owner) as stream:
+        list(stream)
+        assert stream.get_final_response().output_parsed == whole.output_parsed
+
+
+def responses_call_tools_and_hear_of_them():
+    args = dict(model=MODEL, tools=[CALLED], temperature=0, max_output_tokens=60)
+    said = [{"role": "user", "content": "The weather in Paris?"}]
+    first = client.responses.create(**args, input=said, tool_choice={"type": "function", "name": "get_weather"})
+    (call,) = first.output
+    assert call.type == "function_call" and set(json.loads(call.arguments)) == {"city"}
+    with client.responses.stream(**args, input=said, tool_choice="required", parallel_tool_calls=False) as stream:
+        done = [e for e in stream if e.type == "response.function_call_arguments.done"]
+        assert [c.arguments for c in stream.get_final_response().output] == [e.arguments for e in done]
+    said += [call.to_dict(), {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}]
+    last = client.responses.create(**args, input=said)
+    assert last.output and last.usage.input_tokens > first.usage.input_tokens
+
+
+def responses_refuse_what_is_not_kept():
+    for args in ({"previous_response_id": "resp_1"}, {"background": True}, {"tools": [{"type": "web_search"}]}):
+        try:
+            client.responses.create(model=MODEL, input="Hi", **args)
+            raise AssertionError(args)
+        except openai.BadRequestError as e:
+            assert e.param in args, e
+
+
+# ---- anthropic-python
+
+
+def anthropic_message_equals_its_stream_and_chat():
+    args = dict(model=MODEL, messages=QUESTION, system="Be short.", max_tokens=24, extra_body={"temperature": 0})
+    whole = claude.messages.create(**args)
+    assert whole.role == "assistant" and whole.stop_reason in ("end_turn", "max_tokens")
+    with claude.messages.stream(**args) as stream:
+        text = "".join(stream.text_stream)
+        last = stream.get_final_message()
+    assert [b.text for b in whole.content] == [text] == [b.text for b in last.content]
+    assert last.stop_reason == whole.stop_reason and last.usage.output_tokens == whole.usage.output_tokens
+    messages = [{"role": "system", "content": "Be short."}, *QUESTION]
+    chat = client.chat.completions.create(model=MODEL, messages=messages, temperature=0, max_tokens=24)
+    assert chat.choices[0].message.content == text
+    used = whole.usage.input_tokens + whole.usage.cache_read_input_tokens
+    counted = claude.messages.count_tokens(model=MODEL, messages=QUESTION, system="Be short.").input_tokens
+    assert chat.usage.prompt_tokens == used == counted
+
+
+def anthropic_tools():
+    tool = {"name": "get_weather", "description": "The weather in a city.", "input_schema": CITY}
+    said = [{"role": "user", "content": "The weather in Paris?"}]
+    args = dict(model=MODEL, tools=[tool], max_tokens=60, extra_body={"temperature": 0})
+    whole = claude.messages.create(**args, messages=said, tool_choice={"type": "tool", "name": "get_weather"})
+    (call,) = whole.content
+    assert whole.stop_reason == "tool_use" and call.type == "tool_use" and set(call.input) == {"city"}
+    one = {"type": "any", "disable_parallel_tool_use": True}
+    with claude.messages.stream(**args, messages=said, tool_choice=one) as stream:
+        (streamed,) = stream.get_final_message().content
+    assert streamed.name == "get_weather" and streamed.input == call.input
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "sunny"}]}
+    said += [{"role": "assistant", "content": whole.content}, {"role": "user", "content": [result]}]
+    assert claude.messages.create(**args, messages=said).content
+
+
+def anthropic_goes_on_with_what_was_begun():
+    said = [
+        {"role": "user", "content": "What is the capital of France?"},
+        {"role": "assistant", "content": "The capital"},
+    ]
+    args = dict(model=MODEL, messages=said, max_tokens=20, stop_sequences=[" is"], extra_body={"temperature": 0})
+    whole = claude.messages.create(**args)
+    assert whole.content[0].text == " of France", whole
+    assert (whole.stop_reason, whole.stop_sequence) == ("stop_sequence", " is")
+
+
+def anthropic_parses_what_it_asked_for():
+    said = [{"role": "user", "content": "Ann has a cat."}]
+    whole = claude.messages.parse(
+        model=MODEL, messages=said, max_tokens=300, output_format=Pet, extra_body={"temperature": 0}
+    )
+    assert isinstance(whole.parsed_output, Pet), whole
+
+
+def anthropic_errors():
+    for model, most, error in (("other", 9, anthropic.NotFoundError), (MODEL, 0, anthropic.BadRequestError)):
+        try:
+            claude.messages.create(model=model, messages=[{"role": "user", "content": "x"}], max_tokens=most)
+            raise AssertionError(model)
+        except error as e:
+            assert e.body["type"] == "error" and e.body["error"]["message"], e.body
 
 
 def openai_extra_body():
