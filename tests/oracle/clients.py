@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Real clients against a running server: openai and anthropic (Python) unmodified, and requests in the recorded shapes of guidellm,
-AIPerf, lm-eval and vllm bench serve, read the way each of them reads.
+"""Real clients against a running server: openai and anthropic (Python) unmodified, and requests in the recorded shapes
+of guidellm, AIPerf, lm-eval and vllm bench serve, read the way each of them reads.
 usage: clients.py BASE_URL ADMIN_URL   e.g. http://127.0.0.1:8000 http://127.0.0.1:8001
    or: clients.py --binary build/moonshift -- SERVE_ARGUMENTS   (a server of its own)"""
 

@@ -140,18 +140,24 @@ async def post(port, path, body, headers=""):
     return reader, writer, int(head.split(b" ", 2)[1])
 
 
-async def frames(reader):
-    """The JSON of each SSE frame of a chunked body; ends at [DONE]."""
+async def events(reader):
+    """The data of each SSE frame of a chunked body, as bytes; ends with the body."""
     buffer = b""
     while True:
         size = int((await reader.readuntil(b"\r\n")), 16)
         buffer += (await reader.readexactly(size + 2))[:-2]
         if size == 0:
-            raise EOFError("the stream ended without [DONE]")
+            return
         while (at := buffer.find(b"\n\n")) >= 0:
             frame, buffer = buffer[:at], buffer[at + 2 :]
-            if frame.startswith(b":"):
-                continue
-            if frame == b"data: [DONE]":
-                return
-            yield json.loads(frame[6:])
+            if not frame.startswith(b":"):
+                yield frame.partition(b"data: ")[2]
+
+
+async def frames(reader):
+    """The JSON of each SSE frame of a chunked body; ends at [DONE]."""
+    async for data in events(reader):
+        if data == b"[DONE]":
+            return
+        yield json.loads(data)
+    raise EOFError("the stream ended without [DONE]")

@@ -17,7 +17,7 @@ import sys
 import time
 
 from live_edit import admin
-from own_server import Checks, Site, arguments, books, frames, post
+from own_server import Checks, Site, arguments, books, events, frames, post
 
 TENANTS = ("alpha", "beta", "gamma")
 STREAMS = 6  # of each tenant, at once
@@ -58,6 +58,11 @@ def order_of(rng):
         "ignore_eos": True,
         "priority": rng.randrange(-1, 3),
     }
+    if rng.random() < 0.3:
+        return "/v1/messages", body | {"messages": [{"role": "user", "content": words}]}
+    if rng.random() < 0.3:
+        body["max_output_tokens"] = body.pop("max_tokens")
+        return "/v1/responses", body | {"input": words}
     if rng.random() < 0.1:
         body["n"] = 2
     if rng.random() < 0.5:
@@ -76,12 +81,35 @@ class Tally:
         print("     ", text, flush=True)
 
 
+def how_it_ended(answer):
+    """Of an answer of /v1/responses or /v1/messages, or of the last event of its stream."""
+    return answer.get("status") or answer.get("stop_reason") or answer["type"]
+
+
+async def read_items(reader, body, tally):
+    """Of the APIs whose answers are lists of items: the only one of its kind has to be the last event."""
+    ends = []
+    if body["stream"]:
+        async for data in events(reader):
+            ends.append(how_it_ended(json.loads(data)))
+    else:
+        ends.append(how_it_ended(json.loads(await reader.read())))
+    good = ("response.incomplete", "message_stop") if body["stream"] else ("incomplete", "max_tokens")
+    if [e for e in ends if e in good] != ends[-1:]:
+        tally.trouble(f"an answer ended so: {ends[-3:]}")
+        return
+    tally.whole += 1
+
+
 async def read_answer(reader, status, body, tally):
     if status in (429, 503):
         tally.refused += 1
         return
     if status != 200:
         tally.trouble(f"status {status}: {(await reader.read(400))!r}")
+        return
+    if "max_output_tokens" in body or ("messages" in body and "logprobs" not in body):
+        await read_items(reader, body, tally)
         return
     ends = {}
     if body["stream"]:

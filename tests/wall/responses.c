@@ -91,6 +91,16 @@ static void requests_become_those_of_chat(void **state)
          "\"description\":\"d\",\"parameters\":{},\"strict\":true}}],\"tool_choice\":{\"type\":\"function\","
          "\"function\":"
          "{\"name\":\"f\"}},\"parallel_tool_calls\":false}"},
+        {"{\"input\":[{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"namespace\":\"n\",\"arguments\":"
+         "\"{}\"}],"
+         "\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"},{"
+         "\"type\":"
+         "\"function\",\"name\":\"g\"}]}],\"tool_choice\":{\"type\":\"function\",\"namespace\":\"n\",\"name\":\"f\"}}",
+         "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+         "\"function\":{\"name\":\"n.f\",\"arguments\":\"{}\"}}]}],\"tools\":[{\"type\":\"function\",\"function\":{"
+         "\"name\":"
+         "\"n.f\"}},{\"type\":\"function\",\"function\":{\"name\":\"n.g\"}}],\"tool_choice\":{\"type\":\"function\","
+         "\"function\":{\"name\":\"n.f\"}}}"},
         {"{\"input\":\"q\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{\"type\":"
          "\"object\"}},"
          "\"verbosity\":\"low\"},\"reasoning\":{\"effort\":\"low\"},\"tool_choice\":\"required\"}",
@@ -130,6 +140,9 @@ static void what_is_not_offered_is_refused_by_name(void **state)
         {"\"messages\":[{}]", "messages"},
         {"\"tools\":[{\"type\":\"web_search\"}]", "tools"},
         {"\"tools\":[{\"type\":\"function\"}]", "tools"},
+        {"\"tools\":[{\"type\":\"function\",\"name\":\"a.b\"}]", "tools"},
+        {"\"tools\":[{\"type\":\"namespace\",\"name\":\"a\",\"tools\":[{\"type\":\"custom\",\"name\":\"b\"}]}]",
+         "tools"},
         {"\"tools\":{}", "tools"},
         {"\"tool_choice\":{\"type\":\"file_search\"}", "tool_choice"},
         {"\"tool_choice\":\"sometimes\"", "tool_choice"},
@@ -166,7 +179,10 @@ static void what_is_not_offered_is_refused_by_name(void **state)
 
 /* ---- the answer */
 
-#define WEATHER "{\"type\":\"function\",\"name\":\"weather\",\"parameters\":{}}"
+#define WEATHER                                                                                                        \
+    "{\"type\":\"function\",\"name\":\"weather\",\"parameters\":{}},{\"type\":\"namespace\",\"name\":\"clock\","       \
+    "\"tools\":["                                                                                                      \
+    "{\"type\":\"function\",\"name\":\"now\"}]}"
 
 static struct reply ask(const char *says, const char *more)
 {
@@ -188,7 +204,8 @@ static void put_response(struct buf *out, const struct json *r)
         const struct json *part = json_first(json_find(item, "content"));
         const char *type = json_member_text(item, "type");
         if (strcmp(type, "function_call") == 0)
-            buf_printf(out, " call(%s%s)", json_member_text(item, "name"), json_member_text(item, "arguments"));
+            buf_printf(out, " call(%s%s%s)", json_member_text(item, "namespace"), json_member_text(item, "name"),
+                       json_member_text(item, "arguments"));
         else
             buf_printf(out, " %s(%s)", type, json_member_text(part, "text"));
     }
@@ -264,6 +281,8 @@ static void answers_are_lists_of_items(void **state)
           "completed: message(I look.) call(weather{\"c\": 1})");
     check("<think>" CALL "</think>x", "",
           "completed: reasoning(<tool_call>{\"name\":\"weather\",\"arguments\":{\"c\":1}}</tool_call>) message(x)");
+    check("<tool_call>{\\\"name\\\":\\\"clock.now\\\",\\\"arguments\\\":{}}</tool_call>", "",
+          "completed: call(clocknow{})");
     check("a STOP b", ",\"stop\":\"STOP\"", "completed: message(a )");
     check("<think>Well.</think>x", ",\"separate_reasoning\":false", "completed: message(<think>Well.</think>x)");
     check("<think>Well.</think>x", ",\"include_reasoning\":false", "completed: message(x)");

@@ -67,13 +67,25 @@ static void put_item(const struct openai_choice *c, const char *status, struct b
     buf_puts(out, "]}");
 }
 
+/* NAMESPACE.NAME, as the request's functions are shown to the model, or NAME. */
+static void put_function(const char *name, bool with_space, struct buf *out)
+{
+    const char *dot = strchr(name, '.');
+    buf_puts(out, ",\"name\":");
+    put_string(out, dot ? dot + 1 : name);
+    if (dot && with_space) {
+        buf_puts(out, ",\"namespace\":");
+        buf_put_json(out, name, (size_t)(dot - name));
+    }
+}
+
 static void put_call(const struct openai_choice *c, const struct tool_call *call, const char *status, struct buf *out)
 {
     char id[TOOL_ID_BYTES];
     tool_call_id(id, c->answer->call_id, c->index, c->items.n);
     open_item_json(c, status ? status : "in_progress", out);
-    buf_printf(out, ",\"call_id\":\"%s\",\"name\":", id);
-    put_string(out, call->name);
+    buf_printf(out, ",\"call_id\":\"%s\"", id);
+    put_function(call->name, true, out);
     buf_puts(out, ",\"arguments\":");
     put_string(out, status ? call->arguments : "");
     buf_putc(out, '}');
@@ -281,8 +293,7 @@ static void add_call(struct openai_choice *c, const struct tool_call *call)
         put_string(out, call->arguments);
         event_end(out);
         out = part_event(c, kinds[ITEM_CALL].done);
-        buf_puts(out, ",\"name\":");
-        put_string(out, call->name);
+        put_function(call->name, false, out);
         buf_puts(out, ",\"arguments\":");
         put_string(out, call->arguments);
         event_end(out);

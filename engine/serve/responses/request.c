@@ -81,7 +81,11 @@ static int take_call(struct turns *t, const struct json *item, struct fault *f)
     if (!id || !name || !arguments)
         return fault_set(f, 400, "invalid_type", "input",
                          "a function_call of 'input' must have the strings 'call_id', 'name' and 'arguments'");
-    turns_called(t, id, name, arguments);
+    const char *space = json_member_text(item, "namespace");
+    struct buf whole = {0};
+    buf_printf(&whole, "%s%s%s", space, *space ? "." : "", name);
+    turns_called(t, id, whole.data, arguments);
+    buf_free(&whole);
     return 0;
 }
 
@@ -166,22 +170,45 @@ static int put_messages(struct buf *out, const struct json *body, struct fault *
 
 /* ---- tools and forms */
 
-static int put_tool(struct buf *out, const struct json *tool, struct fault *f)
+/* A function of a namespace is NAMESPACE.NAME to the model: the names of both have no '.', so that answers can tell
+ * them apart again. */
+static int put_name(struct buf *out, const char *param, const char *space, const char *name, struct fault *f)
+{
+    if (!*name || strchr(name, '.') || strchr(space, '.'))
+        return fault_set(f, 400, "invalid_value", param,
+                         "a function must have a 'name' without a '.', and so must its namespace");
+    struct buf whole = {0};
+    buf_printf(&whole, "%s%s%s", space, *space ? "." : "", name);
+    buf_put_json(out, whole.data, whole.len);
+    buf_free(&whole);
+    return 0;
+}
+
+static int put_function(struct buf *out, const char *space, const struct json *tool, struct fault *f)
 {
     static const char *const members[] = {"description", "parameters", "strict"};
-    const char *type = json_text(json_find(tool, "type")), *name = json_text(json_find(tool, "name"));
-    if (!type || strcmp(type, "function") != 0)
+    const char *type = json_member_text(tool, "type");
+    if (strcmp(type, "function") != 0)
         return fault_set(f, 400, "unsupported_parameter", "tools",
                          "tools of type '%.40s' are not supported: this server runs none itself; those of type "
-                         "function are called by the client",
-                         type ? type : "none");
-    if (!name || !*name)
-        return fault_set(f, 400, "invalid_type", "tools", "a tool must be {\"type\": \"function\", \"name\": ...}");
+                         "function are called by the client. Switch it off there",
+                         *type ? type : "none");
+    buf_puts(out, out->data[out->len - 1] == '[' ? "" : ",");
     buf_puts(out, "{\"type\":\"function\",\"function\":{\"name\":");
-    buf_put_json(out, name, strlen(name));
+    TRY(put_name(out, "tools", space, json_member_text(tool, "name"), f));
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         put_copy(out, members[i], json_find(tool, members[i]));
     buf_puts(out, "}}");
+    return 0;
+}
+
+/* A function, or a namespace of some. */
+static int put_tool(struct buf *out, const struct json *tool, struct fault *f)
+{
+    if (strcmp(json_member_text(tool, "type"), "namespace") != 0)
+        return put_function(out, "", tool, f);
+    for (const struct json *t = json_first(json_find(tool, "tools")); t; t = json_next(t))
+        TRY(put_function(out, json_member_text(tool, "name"), t, f));
     return 0;
 }
 
@@ -192,11 +219,8 @@ static int put_tools(struct buf *out, const struct json *tools, struct fault *f)
     if (json_type(tools) != JSON_ARRAY)
         return bad(f, "tools", "an array", tools);
     buf_puts(out, ",\"tools\":[");
-    for (const struct json *t = json_first(tools); t; t = json_next(t)) {
-        if (t != json_first(tools))
-            buf_putc(out, ',');
+    for (const struct json *t = json_first(tools); t; t = json_next(t))
         TRY(put_tool(out, t, f));
-    }
     buf_putc(out, ']');
     return 0;
 }
@@ -214,7 +238,7 @@ static int put_choice(struct buf *out, const struct json *choice, struct fault *
                          "'tool_choice' must be \"none\", \"auto\", \"required\" or {\"type\": \"function\", \"name\": "
                          "...}");
     buf_puts(out, ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":");
-    buf_put_json(out, name, strlen(name));
+    TRY(put_name(out, "tool_choice", json_member_text(choice, "namespace"), name, f));
     buf_puts(out, "}}");
     return 0;
 }
