@@ -305,6 +305,27 @@ static void one_that_is_cut_off_says_so(void **state)
     reply_free(&r);
 }
 
+static void long_members_are_not_repeated(void **state)
+{
+    (void)state;
+    for (int bytes = 100000; bytes <= 200000; bytes += 100000) {
+        struct buf body = {0};
+        buf_puts(&body,
+                 "{\"input\":\"SAY:x\",\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\",\"name\":\"f\","
+                 "\"description\":\"");
+        for (int i = 0; i < bytes; i++)
+            buf_putc(&body, 'x');
+        buf_puts(&body, "\"}]}");
+        struct reply r = site_do(site.port, "POST", "/v1/responses", NULL, body.data);
+        struct json *j = json_parse(r.body.data, r.body.len, NULL, NULL);
+        assert_int_equal(r.status, 200);
+        assert_int_equal(json_count(json_find(j, "tools")), bytes < 131072);
+        json_free(j);
+        reply_free(&r);
+        buf_free(&body);
+    }
+}
+
 static void other_bodies_and_routes(void **state)
 {
     (void)state;
@@ -322,7 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_become_those_of_chat), cmocka_unit_test(what_is_not_offered_is_refused_by_name),
         cmocka_unit_test(answers_are_lists_of_items),    cmocka_unit_test(one_that_is_cut_off_says_so),
-        cmocka_unit_test(other_bodies_and_routes),
+        cmocka_unit_test(long_members_are_not_repeated), cmocka_unit_test(other_bodies_and_routes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

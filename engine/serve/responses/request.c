@@ -6,6 +6,8 @@
 #include "engine/serve/openai/prompt.h"
 #include "engine/serve/openai/turns.h"
 
+enum { ECHO_BYTES = 131072 /* of a member that an answer repeats */ };
+
 static const char resent[] = "responses are not kept here; send the whole conversation in 'input'";
 static const char chats[] = "it is a field of /v1/chat/completions, not of this route";
 
@@ -302,16 +304,16 @@ static bool is_own(const char *name)
     return false;
 }
 
-/* "name":..., as it came or else as `otherwise`. */
+/* "name":..., as it came or else as `otherwise`; so also where it is long: a stream repeats it in three events, and a
+ * client whose line is slow would lose the connection to what it has sent itself. */
 static void echo_member(struct buf *echo, const struct json *body, const char *name, const char *otherwise)
 {
+    struct buf text = {.limit = ECHO_BYTES};
     const struct json *v = json_find(body, name);
-    buf_printf(echo, "\"%s\":", name);
     if (is_given(v))
-        json_write(echo, v, NULL);
-    else
-        buf_puts(echo, otherwise);
-    buf_putc(echo, ',');
+        json_write(&text, v, NULL);
+    buf_printf(echo, "\"%s\":%s,", name, text.len && !text.over ? text.data : otherwise);
+    buf_free(&text);
 }
 
 static void put_echo(struct buf *echo, const struct json *body)
