@@ -358,6 +358,23 @@ INLINE void quant_rows(struct tile t, const struct linear_job *j, struct place p
         one_tile(t, 8, j, p, s);
 }
 
+/* The same in place, where each tile unpacks the weights once more: as many rows as there are, up to a tile. */
+INLINE int quant_rows_in_place(struct tile t, const struct linear_job *j, struct place p, int n,
+                               struct linear_scratch *s)
+{
+    int most = quant_rows_at_once(t.fast, 1);
+    t.G = 1; /* as it is: now the compiler knows */
+    if (most == 8 && n == 5)
+        one_tile(t, 5, j, p, s);
+    else if (most == 8 && n == 6)
+        one_tile(t, 6, j, p, s);
+    else if (most == 8 && n == 7)
+        one_tile(t, 7, j, p, s);
+    else
+        quant_rows(t, j, p, n, s);
+    return most == 8 && n < most ? n : tile_rows(n, most);
+}
+
 /* All tiles of n rows by one panel. */
 INLINE void panel_tiles(struct tile t, const struct linear_job *j, struct place p, int n, struct linear_scratch *s)
 {
@@ -404,10 +421,8 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
 {
     int most = quant_rows_at_once(t.fast, t.G);
     if (n <= rows_in_place(t)) {
-        for (int took; n > 0; n -= took, p.row += took) {
-            took = tile_rows(n, most);
-            quant_rows(t, j, p, n, s);
-        }
+        for (int took; n > 0; n -= took, p.row += took)
+            took = quant_rows_in_place(t, j, p, n, s);
         return;
     }
     t.panel = true;

@@ -153,12 +153,11 @@ static void linear_table(struct bench *b)
                      shapes[][2] = {{1536, 576}, {576, 1536}, {4096, 4096}};
     for (int t = 0; t < DT_MATRICES; t++)
         for (int s = 0; s < 3; s++)
-            for (int r = 0; r < (int)(sizeof rows / sizeof *rows); r++) {
+            for (int r = 0; r < (b->only_rows ? 1 : (int)(sizeof rows / sizeof *rows)); r++) {
                 bool wanted = !b->only_type || strcmp(b->only_type, dtype_get((enum dtype)t)->name) == 0;
-                if (!wanted || (b->only_rows && rows[r] != b->only_rows) ||
-                    shapes[s][1] % dtype_get((enum dtype)t)->block)
+                if (!wanted || shapes[s][1] % dtype_get((enum dtype)t)->block)
                     continue;
-                linear_row(b, (enum dtype)t, shapes[s][0], shapes[s][1], rows[r]);
+                linear_row(b, (enum dtype)t, shapes[s][0], shapes[s][1], b->only_rows ? b->only_rows : rows[r]);
             }
 }
 
