@@ -8,7 +8,7 @@
  * a fit that doubts it would have a policy draft, or switch, for a hundred steps on a wrong price. */
 static const double FORGET = 0.98, MAX_VARIANCE = 1e4, PRIOR = 1e6;
 /* Units in which a typical step has terms near 1, so that one number can stand for all variances. */
-static const double ROW_UNIT = 64, LOOK_UNIT = 65536, NS_UNIT = 1e6;
+static const double ROW_UNIT = 64, LOOK_UNIT = 65536, LOGIT_UNIT = 16, NS_UNIT = 1e6;
 
 void estimator_init(struct estimator *e)
 {
@@ -22,6 +22,7 @@ static void terms(struct step_size s, double x[ESTIMATE_TERMS])
     x[0] = 1;
     x[1] = s.rows / ROW_UNIT;
     x[2] = s.looked_at / LOOK_UNIT;
+    x[3] = s.n_logits / LOGIT_UNIT;
 }
 
 static const struct estimate_cell *find_cell(const struct estimator *e, struct layout l, bool cas)
@@ -43,15 +44,22 @@ static void guess(const struct estimator *e, struct layout l, double theta[ESTIM
     const struct estimate_cell *own = find_cell(e, l, false);
     best = own ? own : best;
     double share = best ? (double)layout_size(best->layout) / layout_size(l) : 1.0 / layout_size(l);
-    theta[0] = best ? best->theta[0] : 1;
-    theta[1] = (best ? best->theta[1] : 10) * share;
-    theta[2] = (best ? best->theta[2] : 1) * share;
+    static const double unknown[ESTIMATE_TERMS] = {1, 10, 1, 0};
+    for (int i = 0; i < ESTIMATE_TERMS; i++)
+        theta[i] = (best ? best->theta[i] : unknown[i]) * (i ? share : 1);
 }
 
-static double dot(const double *theta, const double *x)
+static double dot(const double *a, const double *b)
 {
-    double v = theta[0] * x[0] + theta[1] * x[1] + theta[2] * x[2];
-    return v > 1e-6 ? v : 1e-6;
+    double v = 0;
+    for (int i = 0; i < ESTIMATE_TERMS; i++)
+        v += a[i] * b[i];
+    return v;
+}
+
+static double no_less_than_nothing(double ms)
+{
+    return ms > 1e-6 ? ms : 1e-6;
 }
 
 double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen)
@@ -64,9 +72,9 @@ double estimator_ns(const struct estimator *e, struct layout l, struct step_size
         return (double)e->known(e->ctx, l, &s);
     terms(s, x);
     if (c)
-        return dot(c->theta, x) * NS_UNIT;
+        return no_less_than_nothing(dot(c->theta, x)) * NS_UNIT;
     guess(e, l, theta);
-    return dot(theta, x) * NS_UNIT;
+    return no_less_than_nothing(dot(theta, x)) * NS_UNIT;
 }
 
 static struct estimate_cell *add_cell(struct estimator *e, struct layout l, bool cas)
@@ -84,13 +92,12 @@ static struct estimate_cell *add_cell(struct estimator *e, struct layout l, bool
 /* One step of recursive least squares, weighted so that relative errors count. */
 static void fit(struct estimate_cell *c, double x[ESTIMATE_TERMS], double y, double forget)
 {
-    double px[ESTIMATE_TERMS], weight = 1 / (y > 1e-3 ? y : 1e-3),
-                               e = (y - (c->theta[0] * x[0] + c->theta[1] * x[1] + c->theta[2] * x[2])) * weight;
+    double px[ESTIMATE_TERMS], weight = 1 / (y > 1e-3 ? y : 1e-3), e = (y - dot(c->theta, x)) * weight;
     double s = forget;
     for (int i = 0; i < ESTIMATE_TERMS; i++)
         x[i] *= weight;
     for (int i = 0; i < ESTIMATE_TERMS; i++) {
-        px[i] = c->p[i][0] * x[0] + c->p[i][1] * x[1] + c->p[i][2] * x[2];
+        px[i] = dot(c->p[i], x);
         s += x[i] * px[i];
     }
     double most = 0;

@@ -1,8 +1,9 @@
 /* How long a step will take, learnt from the steps that were run: for each layout, and apart those of its steps that
- * send rows to the owners of pooled FFN layers, time = a + b * rows + c * (cached
- * tokens looked at), fitted by recursive least squares with forgetting. A layout that has not run yet is judged by the
- * best known one, scaled by the ranks. Owned by the world, engine thread. Invariant: an estimate is finite and not
- * negative. */
+ * send rows to the owners of pooled FFN layers, time = a + b * rows + c * (cached tokens looked at) + d * (rows that
+ * give a token), fitted by recursive least squares with forgetting. The last term is the head and the sampler, which
+ * decodes and draft tokens pay and most rows of prompts do not: without it a draft token would have a prompt's price. A
+ * layout that has not run yet is judged by the best known one, scaled by the ranks. Owned by the world, engine thread.
+ * Invariant: an estimate is finite and not negative. */
 #ifndef WORLD_ESTIMATE_H
 #define WORLD_ESTIMATE_H
 
@@ -11,7 +12,7 @@
 
 #include "engine/world/layout.h"
 
-enum { ESTIMATE_CELLS = 48, ESTIMATE_TERMS = 3 };
+enum { ESTIMATE_CELLS = 48, ESTIMATE_TERMS = 4 };
 
 /* What a step's time depends on. Rows alone: a step of that many rows that reads no cached tokens. */
 struct step_size {

@@ -44,7 +44,7 @@ return {
 
 def body(prompt, **more):
     asked = {"model": "m", "messages": [{"role": "user", "content": prompt}], "max_tokens": N, "ignore_eos": True}
-    return json.dumps({**asked, "temperature": 0, **more})
+    return json.dumps({**asked, "temperature": 0, "separate_reasoning": False, **more})
 
 
 def ask(s, prompt, **more):
@@ -105,7 +105,9 @@ def agreement_closes_the_thinking(plain, _, stops):
         assert closed and text.count(END) == 1, text
         assert text == ask(stops, "stop", early_stop=EARLY, **how) == stream(stops, "stop", early_stop=EARLY, **how)
         assert whole.startswith(said.rstrip("\ufffd")) and ask(stops, "stop", **how) == whole
-    assert counters(stops)["moonshift:early_stops_total"] == 6
+        apart = ask(stops, "stop", early_stop=EARLY, separate_reasoning=True, **how)
+        assert apart == text.partition("</think>")[2].lstrip(), apart
+    assert counters(stops)["moonshift:early_stops_total"] == 8
 
 
 def who_leaves_takes_its_probe_along(_, s, __):

@@ -349,12 +349,14 @@ def an_encoder_alone_is_a_server():
             assert s.ask("/health")[0] == 200 and json.loads(s.ask("/load")[1]) == {"server_load": 0}
             assert s.metric("moonshift:embedding_inputs_total") == 20 + 3 + 2
             assert 'handler="/v1/embeddings"' in s.ask("/metrics")[1]
-            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/tokenizer_info"):
+            writes = ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"]
+            writes += ["/v1/messages/count_tokens", "/tokenize", "/detokenize", "/tokenizer_info"]
+            for path in writes:
                 assert s.ask(path, None if path == "/tokenizer_info" else {})[0] == 401
                 status, text = s.ask(path, None if path == "/tokenizer_info" else {}, "k")
                 said = json.loads(text)["error"]["message"]
                 assert status == 404 and f"does not support {path}:" in said and "'encoder_sim'" in said, text
-            status, text = s.ask("/v1/responses", {}, "k")
+            status, text = s.ask("/v1/audio/speech", {}, "k")
             assert status == 501 and "/v1/embeddings" in text and "completions" not in text, text
             state = json.loads(s.ask("/admin/state")[1])
             assert state["engine"] is None and state["front"]["exchanges"] == 1, state

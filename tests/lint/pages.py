@@ -143,7 +143,7 @@ def width():
 def unfilled():
     for path in PAGES:
         for n, line in enumerate(read(path).split("\n"), 1):
-            if re.search(r"@[A-Z_]{3,}@|\b(TODO|TBD|FIXME)\b", line):
+            if re.search(r"@[A-Z_]{3,}@|\b(T[O]DO|T[B]D|F[I]XME)\b", line):
                 yield f"{path}:{n}: {line.strip()}"
 
 

@@ -57,6 +57,29 @@ static void two_sizes_of_step_settle_what_a_row_costs(void **state)
     }
 }
 
+/* The head and the sampler: a draft token pays for them, a prompt's row does not. */
+static void rows_that_give_a_token_have_a_price_of_their_own(void **state)
+{
+    (void)state;
+    const struct layout l = {1, 1, 1};
+    struct estimator e;
+    struct rng rng;
+    estimator_init(&e);
+    rng_init(&rng, 9);
+    for (int i = 0; i < 400; i++) {
+        int rows = i % 20 ? 4 + (int)rng_below(&rng, 5) : 300 + (int)rng_below(&rng, 200);
+        struct step_size s = {.rows = rows, .n_logits = rows < 300 ? rows : 1};
+        estimator_learn(&e, l, s, 2e6 + 1e5 * s.rows + 4e5 * s.n_logits);
+    }
+    struct step_size decode = {.rows = 8, .n_seqs = 8, .n_logits = 8}, more = decode,
+                     prompt = {.rows = 300, .n_logits = 1};
+    step_size_draft(&more, 1);
+    double draft = estimator_ns(&e, l, more, NULL) - estimator_ns(&e, l, decode, NULL),
+           whole = estimator_ns(&e, l, prompt, NULL);
+    assert_true(draft > 0.9 * 5e5 && draft < 1.1 * 5e5);
+    assert_true(whole > 0.9 * 32.4e6 && whole < 1.1 * 32.4e6);
+}
+
 /* A layout that never ran is judged by one that did: no less than nothing, and finite. */
 static void guesses_what_never_ran(void **state)
 {
@@ -126,9 +149,11 @@ static void steps_that_send_rows_are_learnt_apart(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(learns_any_machine), cmocka_unit_test(two_sizes_of_step_settle_what_a_row_costs),
-        cmocka_unit_test(guesses_what_never_ran), cmocka_unit_test(drafts_are_rows_of_sequences),
-        cmocka_unit_test(steps_that_send_rows_are_learnt_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(learns_any_machine),
+                                       cmocka_unit_test(two_sizes_of_step_settle_what_a_row_costs),
+                                       cmocka_unit_test(rows_that_give_a_token_have_a_price_of_their_own),
+                                       cmocka_unit_test(guesses_what_never_ran),
+                                       cmocka_unit_test(drafts_are_rows_of_sequences),
+                                       cmocka_unit_test(steps_that_send_rows_are_learnt_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
