@@ -1,7 +1,7 @@
-"""python3 tests/bench/steady_bench.py [POLICY ...]: tokens a second of live servers under a steady load of sampled prose,
-which draft tokens have least to guess from: so many clients ask again and again, and windows of a few seconds are
-counted, in turn. Each policy (fcfs and arctic, unless others are named) has several servers, as lives of one differ.
-Ratios are those of medians, to the first policy. MOONSHIFT_BUILD: another build."""
+"""python3 tests/bench/steady_bench.py [POLICY ...]: tokens a second of live servers under a steady load of sampled
+prose, which draft tokens have least to guess from: so many clients ask again and again, and windows of a few seconds
+are counted, in turn. Each policy (fcfs and arctic, unless others are named) has several servers, as lives of one
+differ. Ratios are those of medians, to the first policy. MOONSHIFT_BUILD: another build."""
 
 import contextlib
 import http.client
