@@ -217,6 +217,22 @@ def vectors_come_in_batches_too():
 ALONE = ["--port", "0", "--admin-listen", "off", *ENCODER]
 
 
+def responses_come_in_batches_too():
+    url = "/v1/responses"
+    body = {"model": "m", "max_output_tokens": 5, "temperature": 0, "ignore_eos": True}
+    lines = [{**line(i), "url": url, "body": {**body, "input": f"line {i}"}} for i in range(20)]
+    lines[3]["body"]["previous_response_id"] = "resp_1"
+    with Site("responses", "--chat-template", "chatml") as s:
+        b = wait(s, begin(s, text(lines), endpoint=url))
+        assert b["status"] == "completed" and b["request_counts"] == {"total": 20, "completed": 19, "failed": 1}, b
+        out, bad = lines_of(s, b["output_file_id"]), lines_of(s, b["error_file_id"])
+        beside = s.json("POST", url, json.dumps(lines[5]["body"]))[1]
+        same = out[4]["response"]["body"]
+        assert same["id"] == "resp_batch-6" and same["output"][0]["id"] == "msg_batch-6_0", same
+        assert same["output"][0]["content"] == beside["output"][0]["content"], same
+        assert [x["response"]["body"]["error"]["param"] for x in bad] == ["previous_response_id"], bad
+
+
 def an_encoder_alone_runs_batches():
     """Killed and begun again it leaves what it would have left; another encoder does not go on with it."""
     data = text([texts(i, 40) for i in range(1500)])
@@ -329,6 +345,7 @@ cases.run(
         a_cancelled_batch_keeps_what_was_answered,
         who_waits_is_answered_beside_a_batch,
         vectors_come_in_batches_too,
+        responses_come_in_batches_too,
         an_encoder_alone_runs_batches,
         another_precision_does_not_go_on,
         keys_that_go_end_their_batches,

@@ -77,23 +77,43 @@ static const char *behind(const char *from, const char *end, const char *word)
     return at ? at + n : end;
 }
 
-/* The answer as it came, but for what would differ from run to run: its id, "cmpl-..." at its beginning, and the time.
- * It is not read as JSON: texts may hold what a wall does not let in. */
+/* Text [at, end), with this word, which is not empty, in the place of that one. */
+static void put_with(struct buf *out, const char *at, const char *end, const char *that, size_t n, const char *word)
+{
+    for (const char *found; (found = memmem(at, (size_t)(end - at), that, n)); at = found + n) {
+        buf_put(out, at, (size_t)(found - at));
+        buf_puts(out, word);
+    }
+    buf_put(out, at, (size_t)(end - at));
+}
+
+/* The answer as it came, but for what would differ from run to run: what follows "cmpl-" or "resp_" in its id, which
+ * ids within it may have, too, and the time. It is not read as JSON: texts may hold what a wall does not let in. */
 static void put_answer(struct buf *out, const struct batch *b, int64_t number, const char *body, size_t n)
 {
-    const char *end = body + n, *id = behind(body, end, "{\"id\":\""), *dash = behind(id, end, "-");
-    const char *rest = behind(dash, end, "\""), *created = behind(rest, end, "\"created\":");
-    size_t digits = created < end ? strspn(created, "0123456789") : 0;
-    buf_put(out, body, (size_t)(dash - body));
-    buf_printf(out, "batch-%" PRId64 "\"", number);
-    buf_put(out, rest, (size_t)(created - rest));
-    buf_printf(out, "%" PRId64, input_modified(b->input));
-    buf_put(out, created + digits, (size_t)(end - created) - digits);
+    const char *end = body + n, *id = behind(body, end, "{\"id\":\""), *rest = behind(id, end, "\"");
+    const char *own = id + strcspn(id, "-_\""), *created = behind(rest, end, "\"created\":");
+    char word[32];
+    if (created == end)
+        created = behind(rest, end, "\"created_at\":");
+    size_t digits = created < end ? strspn(created, "0123456789") : 0,
+           n_own = own + 1 < rest ? (size_t)(rest - own) - 2 : 0;
+    if (!n_own) {
+        buf_put(out, body, n);
+        return;
+    }
+    snprintf(word, sizeof word, "batch-%" PRId64, number);
+    put_with(out, body, created, own + 1, n_own, word);
+    if (digits)
+        buf_printf(out, "%" PRId64, input_modified(b->input));
+    put_with(out, created + digits, end, own + 1, n_own, word);
 }
 
 static void note_answer(struct pending *p, int status, const char *body, size_t n)
 {
     const char *end = body + n, *usage = behind(body, end, "\"completion_tokens\":");
+    if (usage == end) /* responses */
+        usage = behind(body, end, "\"output_tokens\":");
     if (usage == end) /* vectors */
         usage = behind(body, end, "\"total_tokens\":");
     begin_result(p);
