@@ -91,14 +91,32 @@ static bool is_the_one(struct starve_watch *s, const struct world *w, const stru
     return x->id == s->late.one;
 }
 
-/* Does the group compute a prompt whose turn it was? */
+/* Does the plan begin one that ranks before it, in this group or (NULL) in any? */
+static bool begins_another(const struct plan *p, const struct group *g, const struct request *r)
+{
+    for (int i = p->mark.n_batches; i < p->n_batches; i++) {
+        const struct plan_batch *b = p->batches[i];
+        for (int k = 0; (!g || b->group == g) && b->forwarded && k < b->n_items; k++)
+            if (b->items[k].starts && b->items[k].request->key < r->key)
+                return true;
+    }
+    return false;
+}
+
+/* Does the group compute a prompt whose turn it was, or make tokens for one that has begun since then? */
 static bool is_others_turn(struct starve_watch *s, const struct plan *p, const struct group *g, const struct request *r)
 {
     const struct world *w = p->world;
     const struct request *later = NULL;
+    if (begins_another(p, g, r))
+        return true;
     for (int k = 0; k < w->running.n; k++) {
         const struct request *x = w->running.items[k];
-        if (x->group != g->id || request_decoding(x))
+        if (x->group != g->id)
+            continue;
+        if (x->key < r->key && x->first_scheduled_ns > s->late.since_ns)
+            return true;
+        if (request_decoding(x))
             continue;
         if (x->key <= r->key || x->first_scheduled_ns <= s->late.since_ns)
             return true;
@@ -132,6 +150,14 @@ static bool is_passed_over(struct starve_watch *s, const struct plan *p, const s
     if (waits_its_turn(s, p, r))
         s->late.since_ns = now;
     return now - s->late.since_ns >= moment && (!behind || is_overtaken(w, r, s->late.since_ns));
+}
+
+/* Where prompts begin now and then only, looks fall between them: a plan that begins others is looked at, too. */
+static void note_turn(struct starve_watch *s, const struct plan *p)
+{
+    const struct request *r = s->late.id ? request_find(&p->world->requests, s->late.id) : NULL;
+    if (r && begins_another(p, NULL, r) && waits_its_turn(s, p, r))
+        s->late.since_ns = p->now_ns;
 }
 
 /* A plan without room for one more: others have their turn, as long as none of them came later. */
@@ -291,7 +317,10 @@ struct request *starve_find(struct starve_watch *s, struct plan *p, struct err *
     struct world *w = p->world;
     const char *how = "";
     int64_t now = p->now_ns, *next = &s->next_ns[has_room(p)];
-    if (!w->limits.starvation_ns || now < *next)
+    if (!w->limits.starvation_ns)
+        return NULL;
+    note_turn(s, p);
+    if (now < *next)
         return NULL;
     *next = now + LOOK_NS;
     if (runs_late(p, now))

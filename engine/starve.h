@@ -1,5 +1,5 @@
 /* Who starves: whom the policy lets wait, or lets run without getting further, for --starvation-seconds although it
- * could do otherwise. A look at a plan that the policy has made, ten times a second; live.c asks, and draws the
+ * could do otherwise. A look at plans that the policy has made, ten times a second; live.c asks, and draws the
  * consequences. Owned by the live policy, engine thread only. Invariant: nobody starves who is merely behind others in
  * the order of the keys, or waits for room that goes to those. */
 #ifndef ENGINE_STARVE_H

@@ -319,6 +319,39 @@ static void a_long_queue_in_order_is_not_starvation(void **state)
     rig_close(&t);
 }
 
+/* Prompts begin now and then only, in order, so looks mostly find others who make tokens, and a free seat. Red ranks
+ * behind all of them and is late for long. */
+static void who_ranks_behind_may_wait_between_phases(void **state)
+{
+    (void)state;
+    for (int phase = 50; phase <= 95; phase += 5) {
+        struct rig t;
+        char source[512];
+        rig_open(&t, &(struct rig_knobs){.seqs = 4, .starvation_s = 0.5});
+        snprintf(
+            source, sizeof source,
+            "local last = 0 return { api = 1, doc = 'x',\n"
+            "  admit = function(q) return q.tenant == 'red' and 1e9 or nil end,\n"
+            "  step = function(view, act) local b, w = act.batch(view.groups[1]), view.waiting b:decodes()\n"
+            "  if view.now - last >= %d * 1e-3 and (w.n > 4 or view.now > 5) then last = view.now b:prefill() end\n"
+            "  if b.tokens > 0 then act.forward(view.groups[1], b) else act.wake(1) end end }",
+            phase);
+        rig_live(&t, "starve", source);
+        uint64_t red = rig_submit(&t, "red", 20, 5);
+        for (int i = 0; i < 80; i++) {
+            rig_submit(&t, "blue", 20, 2 + i % 12);
+            rig_run_for(&t, SECONDS(0.016));
+        }
+        double starved = rig_metric(&t, "policy_fallback_total{reason=\"starved\"}");
+        if (starved > 0 || t.heard[red].n_ends)
+            fail_msg("phases of %d ms: %g starved, red had %d tokens, at %g", phase, starved, t.heard[red].n_tokens,
+                     t.heard[red].end_ns / 1e9);
+        rig_run_for(&t, SECONDS(5));
+        rig_settle(&t);
+        rig_close(&t);
+    }
+}
+
 /* Each of two groups leaves a request to the other one where that would be done with it sooner. The second one here
  * never is, as it takes no prompt but its first: half-way to starving, who was left to it goes to the first. */
 static void nobody_starves_left_to_another_group(void **state)
@@ -445,6 +478,7 @@ int main(void)
         cmocka_unit_test(a_new_policy_has_its_own_time),
         cmocka_unit_test(getting_on_slowly_is_lawful),
         cmocka_unit_test(a_long_queue_in_order_is_not_starvation),
+        cmocka_unit_test(who_ranks_behind_may_wait_between_phases),
         cmocka_unit_test(nobody_starves_left_to_another_group),
         cmocka_unit_test(who_is_late_is_left_to_no_other_group),
         cmocka_unit_test(one_long_prompt_is_no_habit),
