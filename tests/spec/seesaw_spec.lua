@@ -107,6 +107,20 @@ describe("seesaw", function()
     serves(seesaw { host_kv_blocks = 0 }, crowd(40))
   end)
 
+  it("brings home who found no room to move, as room comes", function()
+    local last = {}
+    for k, policy in ipairs { "policies/fcfs.lua", "policies/seesaw.lua" } do
+      h.with(seesaw { policy = policy, host_kv_blocks = 0, kv_blocks = 100 }, function(e)
+        local ids = crowd(60, 0, 200, 60)(e)
+        e:run()
+        h.clean(e)
+        last[k] = 0
+        for _, id in ipairs(ids) do last[k] = math.max(last[k], e:result(id).ended_at) end
+      end)
+    end
+    assert.is_true(last[2] < 2 * last[1])
+  end)
+
   it("computes a prompt's last token where it has one seat, and a token a step", function()
     serves(seesaw { ranks = 1, max_num_seqs = 1, host_kv_blocks = 0, params = { budget = 1 } }, crowd(3, 0, 20, 5))
   end)
