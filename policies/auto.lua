@@ -38,11 +38,6 @@ local function layouts_of(size)
   return found
 end
 
--- Many micro-batches keep all stages busy.
-local function options_of(layout)
-  return layout.pp > 1 and { micro = 4 * layout.pp } or nil
-end
-
 -- What the group can run now: ranks that hold a share of the weights only run one layout.
 local function runnable(group)
   local list, w = layouts_of(group.size)[group.base.pp] or {}, group.weights
@@ -57,7 +52,7 @@ end
 local function compare(view, group, batch, p)
   local best, best_ms, rare, rare_n
   for _, layout in ipairs(runnable(group)) do
-    local ms, n = view.estimate(group, layout, batch, options_of(layout))
+    local ms, n = view.estimate(group, layout, batch)
     if layout == kept[group.size] then ms = ms * (1 - p.margin) end
     if not best or ms < best_ms then best, best_ms = layout, ms end
     if not rare or n < rare_n then rare, rare_n = layout, n end
@@ -94,7 +89,7 @@ end
 local function try_another(view, act, group, p)
   if group.steps == 0 or view.n_running > 0 or view.copies > 0 or #view.pending > 0 then return end
   for _, layout in ipairs(layouts_of(group.size).all) do
-    local _, seen = view.estimate(group, layout, p.budget, options_of(layout))
+    local _, seen = view.estimate(group, layout, p.budget)
     if seen < p.least and is_other(group, layout) and change(view, act, group, layout, "to see what it takes") then
       return true
     end
@@ -115,7 +110,7 @@ local function weigh(view, act, group, batch, ms, p)
     if is_other(group, layout) then
       local shares = group.weights and view.estimate_reshard(group, layout)
       local cost = 2 * (move_ms + (shares and shares.stop_ms or 0)) + 10 * ms -- pipes and caches begin anew
-      local saves = ms * (1 - p.margin) - view.estimate(group, layout, batch, options_of(layout))
+      local saves = ms * (1 - p.margin) - view.estimate(group, layout, batch)
       owed[layout] = math.max(0, (owed[layout] or 0) + saves)
       if owed[layout] > cost then
         local why = "%d stages would have saved %.0f ms, the change takes %.0f"
@@ -391,7 +386,7 @@ return {
         local layout, ms = pick(view, group, batch, p)
         if phases and ms then weigh(view, act, group, batch, ms, p) end
         if group.steps == 0 then first[group.id] = ms end
-        act.forward(group, batch, layout, layout and options_of(layout))
+        act.forward(group, batch, layout)
       end
     end
   end,

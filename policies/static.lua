@@ -80,7 +80,7 @@ return {
     pp = { default = 1, min = 1, max = 64, type = "integer", unit = "stages", doc = "pipeline stages of a group" },
     micro = {
       default = 0, min = 0, max = 1024, type = "integer", unit = "batches",
-      doc = "with pp: micro-batches of a step; 0: as many as stages",
+      doc = "with pp: micro-batches of a step; 0: as many as it is estimated to take least with",
     },
     when = {
       default = "hard", choices = { "hard", "drain" },

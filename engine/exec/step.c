@@ -239,8 +239,8 @@ static void fill_parts(struct step *s, const struct cursor *c, const struct step
 /* A pipelined group's batch is cut; all its parts have their ids by now. */
 static void cut_parts(struct step *s, int n_micro)
 {
-    s->n_micro = s->layout.pp == 1 ? 1 : n_micro ? n_micro : s->layout.pp;
-    s->n_micro = s->n_micro < s->n_rows ? s->n_micro : s->n_rows;
+    s->size.n_micro = n_micro;
+    s->n_micro = step_size_micro(&s->size, s->layout);
     for (int i = 0; i < s->n_ranks && s->layout.pp > 1; i++)
         s->parts[i].micro = micro_split(&s->arena, &s->parts[i].batch, s->n_micro);
 }

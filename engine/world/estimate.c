@@ -17,12 +17,21 @@ void estimator_init(struct estimator *e)
     e->prior = PRIOR;
 }
 
-static void terms(struct step_size s, double x[ESTIMATE_TERMS])
+/* A micro-batch is in one stage at a time, which is a share of a pass; the last one begins when all others have begun.
+ */
+static void terms(struct layout l, const struct step_size *s, double x[ESTIMATE_TERMS])
 {
-    x[0] = 1;
-    x[1] = s.rows / ROW_UNIT;
-    x[2] = s.looked_at / LOOK_UNIT;
-    x[3] = s.n_logits / LOGIT_UNIT;
+    int n = step_size_micro(s, l);
+    double turns = (double)(n + l.pp - 1) / l.pp;
+    x[0] = turns;
+    x[1] = turns / n * s->rows / ROW_UNIT;
+    x[2] = turns / n * s->looked_at / LOOK_UNIT;
+    x[3] = turns / n * s->n_logits / LOGIT_UNIT;
+}
+
+static int width(struct layout l)
+{
+    return layout_size(l) / l.pp;
 }
 
 static const struct estimate_cell *find_cell(const struct estimator *e, struct layout l, bool cas)
@@ -33,8 +42,8 @@ static const struct estimate_cell *find_cell(const struct estimator *e, struct l
     return NULL;
 }
 
-/* A guess for a layout that never ran: the best known one's rates over this one's ranks. Its own steps that treat FFN
- * layers otherwise are nearest. */
+/* A guess for a layout that never ran: the best known one's rates over the ranks of one of its stages. Its own steps
+ * that treat FFN layers otherwise are nearest. */
 static void guess(const struct estimator *e, struct layout l, double theta[ESTIMATE_TERMS])
 {
     const struct estimate_cell *best = NULL;
@@ -43,7 +52,7 @@ static void guess(const struct estimator *e, struct layout l, double theta[ESTIM
             best = &e->cells[i];
     const struct estimate_cell *own = find_cell(e, l, false);
     best = own ? own : best;
-    double share = best ? (double)layout_size(best->layout) / layout_size(l) : 1.0 / layout_size(l);
+    double share = (best ? (double)width(best->layout) : 1.0) / width(l);
     static const double unknown[ESTIMATE_TERMS] = {1, 10, 1, 0};
     for (int i = 0; i < ESTIMATE_TERMS; i++)
         theta[i] = (best ? best->theta[i] : unknown[i]) * (i ? share : 1);
@@ -62,19 +71,41 @@ static double no_less_than_nothing(double ms)
     return ms > 1e-6 ? ms : 1e-6;
 }
 
-double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen)
+static double price(const struct estimator *e, struct layout l, const struct step_size *s)
 {
-    const struct estimate_cell *c = find_cell(e, l, s.cas_layers > 0);
+    const struct estimate_cell *c = find_cell(e, l, s->cas_layers > 0);
     double x[ESTIMATE_TERMS], theta[ESTIMATE_TERMS];
-    if (seen)
-        *seen = c ? c->n_seen : 0;
     if (e->known)
-        return (double)e->known(e->ctx, l, &s);
-    terms(s, x);
+        return (double)e->known(e->ctx, l, s);
+    terms(l, s, x);
     if (c)
         return no_less_than_nothing(dot(c->theta, x)) * NS_UNIT;
     guess(e, l, theta);
     return no_less_than_nothing(dot(theta, x)) * NS_UNIT;
+}
+
+int estimator_micro(const struct estimator *e, struct layout l, struct step_size s)
+{
+    int most = l.pp == 1 ? 1 : 4 * l.pp < s.rows ? 4 * l.pp : s.rows, best = 1;
+    double least = INFINITY;
+    for (s.n_micro = 1; s.n_micro <= most; s.n_micro *= 2) {
+        double ns = price(e, l, &s);
+        if (ns >= least) /* with ever more of them it takes less at first, and then more */
+            break;
+        least = ns;
+        best = s.n_micro;
+    }
+    return best;
+}
+
+double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen)
+{
+    const struct estimate_cell *c = find_cell(e, l, s.cas_layers > 0);
+    if (seen)
+        *seen = c ? c->n_seen : 0;
+    if (l.pp > 1 && !s.n_micro)
+        s.n_micro = estimator_micro(e, l, s);
+    return price(e, l, &s);
 }
 
 static struct estimate_cell *add_cell(struct estimator *e, struct layout l, bool cas)
@@ -126,7 +157,7 @@ double estimator_learn(struct estimator *e, struct layout l, struct step_size s,
         c->n_seen++;
         return predicted;
     }
-    terms(s, x);
+    terms(l, &s, x);
     fit(c, x, ns / NS_UNIT, e->forget);
     if (c->n_seen++)
         e->error += 0.02 * (fabs(predicted - ns) / ns - e->error);

@@ -1,7 +1,8 @@
 /* How long a step will take, learnt from the steps that were run: for each layout, and apart those of its steps that
  * send rows to the owners of pooled FFN layers, time = a + b * rows + c * (cached tokens looked at) + d * (rows that
  * give a token), fitted by recursive least squares with forgetting. The last term is the head and the sampler, which
- * decodes and draft tokens pay and most rows of prompts do not: without it a draft token would have a prompt's price. A
+ * decodes and draft tokens pay and most rows of prompts do not: without it a draft token would have a prompt's price.
+ * With pipeline stages the four are those of a pass through all of them, and micro-batches pass one behind another. A
  * layout that has not run yet is judged by the best known one, scaled by the ranks. Owned by the world, engine thread.
  * Invariant: an estimate is finite and not negative. */
 #ifndef WORLD_ESTIMATE_H
@@ -24,7 +25,7 @@ struct step_size {
     int pool_ranks;     /* pooled FFN weights: ranks with work at that time, this group's included; 0: not pooled */
     int cas_layers;     /* of them, layers whose rows go to their owners */
     int replica_layers; /* pooled layers that lie on every rank at that time */
-    int n_micro;        /* micro-batches that a pipeline cuts it into; 0: as many as stages */
+    int n_micro;        /* micro-batches that a pipeline cuts it into; 0: as many as it takes least with */
 };
 
 /* One more sequence of `rows` rows behind `before` cached tokens. */
@@ -54,6 +55,14 @@ static inline void step_size_draft(struct step_size *s, int n)
     s->chunk_looked_at = s->chunk_rows * each;
 }
 
+/* Micro-batches that the step goes in: what it says, as many as stages where it does not, and never more than rows. */
+static inline int step_size_micro(const struct step_size *s, struct layout l)
+{
+    int n = l.pp == 1 ? 1 : s->n_micro > 0 ? s->n_micro : l.pp;
+    n = n < s->rows ? n : s->rows;
+    return n > 1 ? n : 1;
+}
+
 struct estimate_cell {
     struct layout layout;
     bool cas; /* of steps that send rows to the owners of FFN layers */
@@ -80,5 +89,8 @@ double estimator_learn(struct estimator *e, struct layout l, struct step_size s,
 /* In ns. seen (or NULL): how many steps of the layout (and of those, which send rows, or do not, as this one does) it
  * rests on; of a machine that knows, those that were run. */
 double estimator_ns(const struct estimator *e, struct layout l, struct step_size s, uint64_t *seen);
+/* The micro-batches that such a step takes least with: 1, 2, 4 ... up to four for each stage. Few rows want few: each
+ * micro-batch reads all weights. */
+int estimator_micro(const struct estimator *e, struct layout l, struct step_size s);
 
 #endif

@@ -37,7 +37,7 @@ struct plan_batch {
     bool forwarded;
     struct layout layout;
     int n_asks;  /* of the items, those that ask */
-    int n_micro; /* of a pipelined group: micro-batches of the step; 0: as many as it has stages */
+    int n_micro; /* of a pipelined group: micro-batches of the step; 0: not decided yet */
     int ahead;   /* steps that may follow it unasked, each with one more token of every sequence; -1: as many as the
                     engine likes */
 };
@@ -160,7 +160,8 @@ bool plan_probe(struct plan *p, req_id id);
 /* A running request stops thinking: it goes on as if it had said the words of a probe. It takes no other part in this
  * plan. */
 bool plan_conclude(struct plan *p, req_id id);
-/* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped. */
+/* Runs the batch in this layout, which has as many stages as the group. A batch that is never forwarded is dropped.
+ * Where n_micro is 0 it becomes what the estimator finds best. */
 bool plan_forward(struct plan_batch *b, struct layout l);
 bool plan_preempt(struct plan *p, req_id id, enum preempt_how how);
 /* The partition. An order is carried out when the ranks that it needs are ready, at the earliest after this plan; until

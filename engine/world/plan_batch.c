@@ -423,12 +423,14 @@ bool plan_forward(struct plan_batch *b, struct layout l)
     }
     b->layout = l;
     b->forwarded = true;
+    if (l.pp > 1 && !b->n_micro)
+        b->n_micro = estimator_micro(&b->plan->world->estimate, l, plan_size(b));
     return true;
 }
 
 struct step_size plan_size(const struct plan_batch *b)
 {
-    struct step_size s = {0};
+    struct step_size s = {.n_micro = b->n_micro};
     for (int i = 0; i < b->n_items; i++) {
         const struct plan_item *it = &b->items[i];
         double before = it->starts && !it->request->parked ? it->n_prefix : it->request->n_computed;

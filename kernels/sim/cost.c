@@ -309,7 +309,7 @@ static struct step_cost stage_cost(const struct run *r, int weight_shares, int s
 struct step_cost cost_stage(const struct sim_machine *m, struct layout l, const struct step_size *s, int stage,
                             int micro)
 {
-    struct step_size part = stages_micro_batch(s, stages_micro_batches(s, l), micro);
+    struct step_size part = stages_micro_batch(s, step_size_micro(s, l), micro);
     struct run r = begin(m, l, &part);
     return stage_cost(&r, 1, stage);
 }
@@ -364,7 +364,7 @@ static struct step_cost pipeline(const struct sim_machine *m, struct layout l, i
 {
     struct step_cost first = {0}, last = {0};
     struct passage p = {0};
-    int n = stages_micro_batches(s, l);
+    int n = step_size_micro(s, l);
     for (int i = 0, same = 0; i < n; i += same) {
         struct step_size part = stages_micro_batch(s, n, i), next = part;
         for (same = 0; i + same < n && same_size(&part, &next); same++)

@@ -1,14 +1,5 @@
 #include "kernels/sim/stages.h"
 
-int stages_micro_batches(const struct step_size *s, struct layout l)
-{
-    int n = s->n_micro > 0 ? s->n_micro : l.pp;
-    if (l.pp == 1)
-        return 1;
-    n = n < s->rows ? n : s->rows;
-    return n > 1 ? n : 1;
-}
-
 /* Sequences that are cut in two count in both. */
 struct step_size stages_micro_batch(const struct step_size *s, int n, int i)
 {

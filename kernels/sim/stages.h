@@ -5,7 +5,6 @@
 #define KERNELS_SIM_STAGES_H
 
 #include "engine/world/estimate.h"
-#include "engine/world/layout.h"
 
 /* The first n % parts of them have one more. */
 static inline int stages_share(int n, int parts, int i)
@@ -13,9 +12,7 @@ static inline int stages_share(int n, int parts, int i)
     return n / parts + (i < n % parts);
 }
 
-/* How many micro-batches the step is cut into: what it asks for, or as many as stages; not more than rows. */
-int stages_micro_batches(const struct step_size *s, struct layout l);
-/* The i-th of n. */
+/* The i-th micro-batch of n (step_size_micro). */
 struct step_size stages_micro_batch(const struct step_size *s, int n, int i);
 
 #endif

@@ -67,7 +67,7 @@ static void nothing_is_lost(void **state)
 static double schedule(const struct sim_machine *m, struct layout l, const struct step_size *s)
 {
     double free_at[MAX_STAGES] = {0}, end = 0;
-    for (int i = 0; i < stages_micro_batches(s, l); i++) {
+    for (int i = 0; i < step_size_micro(s, l); i++) {
         end = 0;
         for (int k = 0; k < l.pp; k++) {
             double from = end > free_at[k] ? end : free_at[k];
@@ -92,7 +92,7 @@ static void as_scheduled(void **state)
                 s.n_micro = n;
                 struct step_cost c = cost_parts(m, layouts[i], whole, &s);
                 double should = schedule(m, layouts[i], &s), is = c.total - c.host;
-                int cuts = stages_micro_batches(&s, layouts[i]);
+                int cuts = step_size_micro(&s, layouts[i]);
                 if (s.rows % cuts == 0 && s.n_logits % cuts == 0)
                     assert_near(is, should, 1e-6 * should);
                 else /* micro-batches differ, and may wait for one another elsewhere than at the slowest stage */

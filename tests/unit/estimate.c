@@ -99,6 +99,45 @@ static void guesses_what_never_ran(void **state)
 }
 
 /* Rows of draft tokens are those that the sequences would have if each had its share of them. */
+/* Each micro-batch is a while in each stage, and reads its weights. */
+static double piped(struct layout l, const struct step_size *s, int n)
+{
+    return (double)(n + l.pp - 1) / l.pp * (3e6 + (2e4 * s->rows + 3 * s->looked_at) / n);
+}
+
+static void how_a_step_is_cut_follows_from_what_it_takes(void **state)
+{
+    (void)state;
+    static const struct layout layouts[] = {{1, 1, 2}, {1, 2, 4}, {2, 1, 3}};
+    struct rng rng;
+    rng_init(&rng, 11);
+    for (int k = 0; k < 3; k++) {
+        struct layout l = layouts[k];
+        struct estimator e;
+        estimator_init(&e);
+        for (int i = 0; i < 400; i++) {
+            struct step_size s = {.n_micro = 1 + (int)rng_below(&rng, 20)}, any;
+            for (uint64_t n = 1 + rng_below(&rng, 40); n; n--)
+                step_size_add(&s, rng_below(&rng, 4) ? 1 : 1 + (int)rng_below(&rng, 500), (double)rng_below(&rng, 800));
+            if (i < 100) {
+                estimator_learn(&e, l, s, piped(l, &s, step_size_micro(&s, l)));
+                continue;
+            }
+            any = s;
+            any.n_micro = 0;
+            double least = INFINITY, off = estimator_ns(&e, l, s, NULL) / piped(l, &s, step_size_micro(&s, l)) - 1;
+            assert_true(off < 0.01 && off > -0.01);
+            for (int n = 1; n <= 4 * l.pp && n <= s.rows; n *= 2)
+                least = fmin(least, piped(l, &s, n));
+            assert_true(piped(l, &s, estimator_micro(&e, l, s)) <= 1.001 * least);
+            assert_true(fabs(estimator_ns(&e, l, any, NULL) / least - 1) < 0.01);
+        }
+        struct step_size decode = {.rows = 8}, prompts = {.rows = 8000};
+        assert_int_equal(estimator_micro(&e, l, decode), 1);
+        assert_true(estimator_micro(&e, l, prompts) >= 2 * l.pp);
+    }
+}
+
 static void drafts_are_rows_of_sequences(void **state)
 {
     (void)state;
@@ -153,6 +192,7 @@ int main(void)
                                        cmocka_unit_test(two_sizes_of_step_settle_what_a_row_costs),
                                        cmocka_unit_test(rows_that_give_a_token_have_a_price_of_their_own),
                                        cmocka_unit_test(guesses_what_never_ran),
+                                       cmocka_unit_test(how_a_step_is_cut_follows_from_what_it_takes),
                                        cmocka_unit_test(drafts_are_rows_of_sequences),
                                        cmocka_unit_test(steps_that_send_rows_are_learnt_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
