@@ -78,7 +78,8 @@ void engine_move_done(struct engine *engine, struct move *m)
 {
     struct kv_copy *v = m->ctx;
     struct world *w = &engine->world;
-    int64_t bytes = atomic_load(&m->bytes), took = engine->now_ns - m->posted_ns;
+    int64_t bytes = atomic_load(&m->bytes), *last = &w->cost.last_copy_ns,
+            took = engine->now_ns - (m->posted_ns > *last ? m->posted_ns : *last);
     struct switch_event *e = partition_event_slot(&w->partition, v->event);
     int n = m->n_tokens - m->first_token;
     if (e)
@@ -87,8 +88,10 @@ void engine_move_done(struct engine *engine, struct move *m)
     if (m->to.host || m->from.host)
         metrics_add(&engine->metrics, m->to.host ? C_SWAPPED_OUT_BYTES : C_SWAPPED_IN_BYTES, (uint64_t)bytes);
     double *cost = m->to.host || m->from.host ? &w->cost.swap_ns_per_token : &w->cost.move_ns_per_token;
-    if (n > 0 && !v->keys) /* what nobody waits for waits itself */
+    if (n > 0 && !v->keys) { /* what nobody waits for waits itself */
         *cost += 0.1 * ((double)took / n - *cost);
+        *last = engine->now_ns;
+    }
     engine->n_moving--;
     engine_note_change(engine);
     if (engine->setup.witness && engine->setup.witness->moved)

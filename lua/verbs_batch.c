@@ -209,9 +209,27 @@ int act_forward(lua_State *L)
     return verb_done(L, &c);
 }
 
-/* What the step would look like: a batch, or a number of tokens with nothing cached before them. */
+/* { prompts = n, prompt = tokens, decodes = n, context = tokens } */
+static struct step_size check_made_up(lua_State *L, int arg)
+{
+    enum { MOST_SEQS = 4096, MOST_TOKENS = 1 << 24 };
+    static const char *const names[] = {"prompts", "prompt", "decodes", "context"};
+    struct step_size s = {0};
+    verb_check_fields(L, arg, "a made-up step", names, 4);
+    int prompt = step_option(L, arg, "prompt", MOST_TOKENS, 0);
+    for (int n = step_option(L, arg, "prompts", MOST_SEQS, 1); n > 0 && prompt && s.rows <= MOST_TOKENS; n--) {
+        step_size_add(&s, prompt, 0);
+        s.n_logits++;
+    }
+    step_size_decodes(&s, step_option(L, arg, "decodes", MOST_SEQS, 0), step_option(L, arg, "context", MOST_TOKENS, 0));
+    return s;
+}
+
+/* What the step would look like: a batch, a made-up step, or a number of tokens with nothing cached before them. */
 static struct step_size check_size(lua_State *L, int arg)
 {
+    if (lua_type(L, arg) == LUA_TTABLE)
+        return check_made_up(L, arg);
     if (lua_type(L, arg) != LUA_TNUMBER)
         return plan_size(check_batch(L, arg));
     double n = verb_whole_number(L, arg, "the number of tokens", 0, 1 << 30);
@@ -256,8 +274,9 @@ int view_estimate_draft(lua_State *L)
     return 2;
 }
 
-/* view.estimate(group, layout, batch | tokens [, { ffn =, micro =, drafts = }]): ms, and the number of steps of the
- * layout (that treat FFN layers so) that this rests on; or nil and why the layout cannot run, or no draft token. */
+/* view.estimate(group, layout, batch | tokens | made-up step [, { ffn =, micro =, drafts = }]): ms, and the number of
+ * steps of the layout (that treat FFN layers so) that this rests on; or nil and why the layout cannot run, or no draft
+ * token. */
 int view_estimate(lua_State *L)
 {
     struct layout l;

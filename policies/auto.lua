@@ -4,6 +4,9 @@
 -- and every other one again after a while, since machines change; which and when follows from counts alone, so the same
 -- run decides the same.
 --
+-- Where groups can have pipeline stages, a long queue is served in turns, prompts in one layout and tokens in another, if
+-- that is estimated to be done sooner (lib/phases.lua).
+--
 -- Where FFN weights are pooled (--weights pooled), it also decides which layers lie on every rank for a while: KV that
 -- stays idle is lent to layers, which are fetched no more, and KV that runs short gets it back.
 
@@ -21,6 +24,7 @@ local bet, wrong     -- a request and when its first token is due; how far off s
 local moved, first   -- the switch under way: since when; by group, the ms of its first step
 local price          -- ms that switches took
 local premium, n_premium -- by id: premium requests that live
+local turns, judged      -- by lib.phases, while prompts and tokens take turns; when that was last weighed, in steps
 
 -- Every layout of a group of this size, stage by stage: lists with `pp`, and one list of all.
 local function layouts_of(size)
@@ -104,7 +108,7 @@ local function weigh(view, act, group, batch, ms, p)
   for row = 1, running.n do
     if running.group[row] == group.id then tokens = tokens + running.computed[row] end
   end
-  local list, move_ms, owed = layouts_of(group.size).all, view.estimate_move(tokens, "host"), debts[group.id] or {}
+  local list, move_ms, owed = layouts_of(group.size).all, view.estimate_move(tokens, node.host_kv_blocks > 0 and "host" or nil), debts[group.id] or {}
   debts[group.id] = owed
   for _, layout in ipairs(#view.pending == 0 and list or {}) do
     if is_other(group, layout) then
@@ -118,6 +122,70 @@ local function weigh(view, act, group, batch, ms, p)
       end
     end
   end
+end
+
+-- All at once, ms of the group for a request where n make tokens: who ends makes room for the next prompt, so one step
+-- in some computes a prompt beside them, or each computes several.
+local function at_once(view, group, layout, n)
+  local prompts, behind = math.max(1, math.floor(n / answer)), math.floor(prompt + answer)
+  local one = { prompts = prompts, prompt = math.ceil(prompt), decodes = n, context = behind }
+  local mixed = view.estimate(group, layout, one) or math.huge
+  local tokens = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
+  return mixed / prompts + math.max(0, answer / n - 1 / prompts) * tokens
+end
+
+-- In turns, ms for a prompt and for an answer, apart: as many as find room make tokens, and others follow from host
+-- memory; the last ones make theirs while others have ended.
+local function in_turns(view, group, layout, n, hosted, p)
+  local whole, behind = math.max(1, math.floor(p.budget / prompt)), math.floor(prompt + answer)
+  local prompts = view.estimate(group, layout, { prompts = whole, prompt = math.ceil(prompt) }) or math.huge
+  local all = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
+  local few = view.estimate(group, layout, { decodes = math.ceil(n / 4), context = behind }) or math.huge
+  return prompts / whole, answer * (all / n + few / (n + hosted))
+end
+
+-- If a queue of requests like those that came lately is done sooner in turns: the layouts for prompts and for tokens,
+-- how many make tokens at once, and the ms that the changes of a turn take. The KV of those moves in it, and what host
+-- memory holds is copied.
+local function judge(view, group, p)
+  local n = math.min(view.max_num_seqs / #view.groups, group.capacity_tokens / (prompt + answer))
+  n = math.max(1, math.floor(n))
+  local hosted = view.host_total / #view.groups / math.ceil(prompt / group.tokens_per_block) / group.size
+  local others, prompt_ms, token_ms, first, second = math.huge, math.huge, math.huge, nil, nil
+  for _, layout in ipairs(layouts_of(group.size).all) do
+    if not barred[layout] then
+      local a, b = in_turns(view, group, layout, n, hosted, p)
+      others = math.min(others, at_once(view, group, layout, n))
+      if a < prompt_ms then first, prompt_ms = layout, a end
+      if b < token_ms then second, token_ms = layout, b end
+    end
+  end
+  if not first or first == second then return end
+  local change = view.estimate_move(math.floor(n * prompt))
+  for _, layout in ipairs { first, second } do
+    local shares = group.weights and view.estimate_reshard(group, layout)
+    change = change + (shares and shares.stop_ms or 0)
+  end
+  local copies = hosted > 0 and view.estimate_move(math.floor(hosted * prompt), "host") or 0
+  local ms = prompt_ms + token_ms + (copies + change) / (n + hosted)
+  if ms <= others * (turns and 1 or 1 - p.margin) then return first, second, n, change end
+end
+
+-- Prompts and tokens take turns while more wait than find room twice, if that is worth it.
+local function take_turns(view, p)
+  local group = view.groups[1]
+  if not group or #node.stages[group.size] < 2 or n_premium > 0 or p.preempt or ended < 8 then return end
+  if view.n_waiting == 0 then turns = nil end
+  if judged and view.step - judged < 32 then return turns end
+  judged = view.step
+  local first, second, n, change = judge(view, group, p)
+  if not first or not turns and view.n_waiting < 2 * n * #view.groups then
+    turns = nil
+  else
+    turns = turns or lib.phases.new(view.now)
+    turns.first, turns.second, turns.change = first, second, change
+  end
+  return turns
 end
 
 -- What a switch takes from everybody who is here: what those before it took; before the first, a step and its copies.
@@ -253,10 +321,20 @@ local function pick(view, group, batch, p)
   return best, ms
 end
 
+-- A turn is so long that its changes take a twentieth of it, where it may be (--starvation-seconds).
+local function serve_in_turns(view, act, p)
+  lib.phases.step(turns, view, act, {
+    name = "auto", budget = p.budget, turn_s = math.max(10, 20 * turns.change / 1000), least_s = 0.2, few = 0, ahead = 4,
+    layout = function(_, prompts) return prompts and turns.first or turns.second end,
+    forward = function(group, batch) act.forward(group, batch, (pick(view, group, batch, p))) end,
+    refused = function(layout) barred[layout], judged = true, nil end,
+  })
+end
+
 return {
   api = 1,
   doc = "The groups, the size of steps and the layout of each: what is forecast to serve all that are here soonest.",
-  lib = { "victims" },
+  lib = { "phases", "victims" },
 
   params = {
     least = {
@@ -289,7 +367,8 @@ return {
     },
     phases = {
       default = true,
-      doc = "with host memory for KV: groups change their pipeline stages, and their shares of the weights",
+      doc = "with host memory for KV, or weights in shares: groups change their pipeline stages, and their shares; prompts "
+        .. "and tokens take turns while a long queue is done sooner so",
     },
     bind = { default = true, doc = "begin with one group of all ranks; else the partition stays as it is" },
     ahead = {
@@ -316,15 +395,15 @@ return {
   },
 
   needs = {
-    "waiting.first", "waiting.parked", "waiting.home", "waiting.in_host", "running.computed", "running.blocks",
-    "running.group", "running.remaining",
+    "waiting.first", "waiting.id", "waiting.parked", "waiting.home", "waiting.in_host", "waiting.computed", "running.id",
+    "running.output", "running.computed", "running.blocks", "running.last", "running.group", "running.remaining",
   },
 
   start = function(facts, act, p, view)
     node, kept, all, debts, barred, calm, changed = facts, {}, {}, {}, {}, view.now, view.now
     splits, steps, looked, answer, ended, prompt, came = {}, {}, nil, 0, 0, 0, 0
     bet, wrong, moved, first, price = nil, 0, nil, {}, nil
-    premium, n_premium = {}, 0
+    premium, n_premium, turns, judged = {}, 0, nil, nil
     if not p.bind then return end
     act.bind(node.ranks, { reason = "auto: one group" })
     local sizes, seen, mixed = {}, {}, {}
@@ -342,6 +421,7 @@ return {
   end,
 
   finish = function(request)
+    if turns then turns.came[request.id] = nil end
     if premium[request.id] then premium[request.id], n_premium = nil, n_premium - 1 end
     if request.output > 0 then
       ended = math.min(ended + 1, 50)
@@ -368,12 +448,14 @@ return {
 
   step = function(view, act, p)
     lay_weights(view, act, p)
-    if not act.widen() then arrange(view, act, p) end -- where no group can hold the first request, one that can
+    local widens = act.widen() -- where no group can hold the first request, one that can
+    if not widens and p.phases and take_turns(view, p) then return serve_in_turns(view, act, p) end
+    if not widens then arrange(view, act, p) end
     unpark(view, act)
     local mine, others = split(view.waiting)
     local widest = moved and node.n_ranks / 2 or 0 -- a premium request waits for the group that is made for it
     for _, group in ipairs(n_premium > 0 and view.groups or {}) do widest = math.max(widest, group.size) end
-    local settled, phases = not p.preempt, p.phases and node.host_kv_blocks > 0
+    local settled, phases = not p.preempt, p.phases and (node.host_kv_blocks > 0 or node.residency == "sharded")
     for _, group in ipairs(view.idle) do
       if phases and try_another(view, act, group, p) then act.wake(1) end
       settled = settled or lib.victims.give_way(view, act, group)

@@ -42,6 +42,15 @@ static inline void step_size_add(struct step_size *s, int rows, double before)
     }
 }
 
+/* n sequences more that decode, each behind so many cached tokens. */
+static inline void step_size_decodes(struct step_size *s, int n, double before)
+{
+    s->rows += n;
+    s->looked_at += n * (before + 1);
+    s->n_seqs += n;
+    s->n_logits += n;
+}
+
 /* n draft tokens more, shared evenly by sequences that decode. */
 static inline void step_size_draft(struct step_size *s, int n)
 {

@@ -65,6 +65,7 @@ struct kv_copy {
 struct world_cost {
     double prefill_ns_per_token, move_ns_per_token, move_ns_fixed;
     double swap_ns_per_token; /* between a rank and host memory, one way */
+    int64_t last_copy_ns;     /* when the last copy ended: those behind it were waiting until then */
     double disk_ns_per_token; /* from the disk to host memory */
     double load_ns_per_byte;  /* of weights, into each of several ranks at the same time */
 };

@@ -67,11 +67,12 @@ local function arrange(s, view, act, how, why)
     if (group.base.pp ~= to.pp or other) and #view.pending == 0 then
       local held = 0
       for row = 1, view.running.n do held = held + view.running.blocks[row] * group.size end
-      act.bind(group.ranks, {
+      local done = act.bind(group.ranks, {
         base = { sp = group.size / to.pp, pp = to.pp }, kv = view.host_free > held and "host" or "migrate",
         weights = shares and to or nil, when = shares and "ready" or "hard",
         reason = string.format("%s: %s, %s", how.name, s.phase, why),
       })
+      if not done and how.refused then how.refused(to) end
     end
   end
 end
@@ -151,7 +152,8 @@ local function decode(s, view, act, how, batch, group, kept, back)
 end
 
 -- A step of every group that may take one. how: layout(group, prompts), the layout for prompts or for tokens;
--- forward(group, batch); the numbers budget, turn_s, least_s, few, ahead, as seesaw.lua has them; name, for reasons.
+-- forward(group, batch); refused(layout), where a group cannot have it, or nil; the numbers budget, turn_s, least_s,
+-- few, ahead, as seesaw.lua has them; name, for reasons.
 function phases.step(s, view, act, how)
   local new, kept, back = sorted(view)
   local phase, why = wanted(s, view, how, new, #kept + #back)

@@ -72,7 +72,7 @@ TYPES = {
 # ---- calls: by name their parameters and what they return
 
 QUESTIONS = {
-    "estimate": (f"group: {GROUP}, layout: {L}?, what: {B}|number, options: table?", "number?, number|string"),
+    "estimate": (f"group: {GROUP}, layout: {L}?, what: {B}|number|table, options: table?", "number?, number|string"),
     "forecast": ("wide: integer?, narrow: integer?, options: table?", "number?, number|string, number?, number?"),
     "estimate_reshard": (f"group: {GROUP}, layout: {L}", "table?, string?"),
     "estimate_move": ('tokens: number, where: "host"?', "number"),

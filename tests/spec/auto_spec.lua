@@ -199,6 +199,36 @@ describe("auto", function()
     end)
   end)
 
+  it("lets prompts and tokens take turns in a long queue, where that is sooner done, and no text changes", function()
+    local last, turns, texts = {}, 0, {}
+    for _, policy in ipairs { "auto", "fcfs", "seesaw" } do
+      local options = {
+        policy = "policies/" .. policy .. ".lua", hardware = "a10x8", model = "llama-3-15b", ranks = 4, sharded = true,
+        start_pp = 4, kv_blocks = 720, host_kv_blocks = 60000, max_num_seqs = 512, max_num_batched_tokens = 8192,
+        starvation_s = 0,
+      }
+      h.with(options, function(e)
+        local ids, text = {}, {}
+        for i = 1, 150 do ids[i] = e:submit { name = "r" .. i, prompt = 2000 + 9 * i, max_tokens = 60 + i } end
+        e:run()
+        h.clean(e)
+        last[policy] = 0
+        for i, id in ipairs(ids) do
+          local r = e:result(id)
+          assert.equal("length", r.ending)
+          last[policy], text[i] = math.max(last[policy], r.ended_at), table.concat(r.tokens, " ")
+        end
+        texts[policy] = table.concat(text, "\n")
+        for _, s in ipairs(policy == "auto" and h.switches(e) or {}) do
+          turns = turns + (s.reason:find("auto: prefill") and 1 or 0)
+        end
+      end)
+    end
+    assert.is_true(turns >= 1)
+    assert.is_true(last.auto < 0.85 * last.fcfs and last.auto < 1.02 * last.seesaw)
+    assert.equal(texts.fcfs, texts.auto)
+  end)
+
   it("is sooner done with bursts than one group, and than eight", function()
     local mean = {}
     for _, o in ipairs {

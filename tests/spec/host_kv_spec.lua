@@ -61,6 +61,29 @@ local hold = [[
 ]]
 
 describe("host memory for KV", function()
+  it("takes as long as its link says, however many copies wait for each other", function()
+    for _, most in ipairs { 1, 12 } do
+      local swaps = policy([[
+        for row = 1, running.n do
+          local id = running.id[row]
+          local goes = running.output[row] >= 5 and not seen[id] and view.copies < ]] .. most .. [[
+
+          if goes and act.swap_out(id) then seen[id], seen.n = true, (seen.n or 0) + 1 end
+        end
+        local ms = view.estimate_move(1000, "host") -- 131 MB at 13.7 GB/s
+        if seen.n == 40 then assert(ms > 9 and ms < 15, ms) end
+      ]])
+      local more = { hardware = "a10x8", model = "llama-3.1-8b", kv_blocks = 4000, host_kv_blocks = 8000 }
+      more.max_num_seqs = 64
+      h.with(options(swaps, more), function(e)
+        for i = 1, 40 do e:submit { name = "r" .. i, prompt = 1000 + i, max_tokens = 40 } end
+        e:run()
+        h.clean(e)
+        assert.is_true(h.metric(e, "moonshift:kv_swapped_out_bytes_total") > 40 * 130e6)
+      end)
+    end
+  end)
+
   it("takes sequences in and gives them back, with the texts they would have had", function()
     local texts = h.texts({ policy = "policies/fcfs.lua", kv_blocks = 200 }, load)
     h.with(options(once), function(e)

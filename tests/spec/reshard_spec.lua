@@ -55,6 +55,22 @@ local function holds(code, more)
   end)
 end
 
+describe("a made-up step", function()
+  it("is estimated as a batch of that size is", function()
+    holds [[
+      local batch, prompts = act.batch(group), {}
+      batch:prefill(view.waiting, 110)
+      local as, was = { prompt = batch.tokens, prompts = 1 }, view.estimate(group, nil, batch)
+      assert(batch.tokens == 110 and math.abs(view.estimate(group, nil, as) / was - 1) < 1e-9)
+      local more = view.estimate(group, nil, { prompt = 110, decodes = 20, context = 1000 })
+      assert(more > was and view.estimate(group, nil, { prompt = 110, prompts = 9 }) > was)
+      assert(view.estimate(group, nil, { decodes = 20, context = 9000 }) > view.estimate(group, nil, { decodes = 20 }))
+      assert(view.estimate(group, nil, { prompt = 2^24, prompts = 4096 }) > was)
+      act.wake(1)
+    ]]
+  end)
+end)
+
 describe("weights that ranks hold a share of", function()
   it("cost before they move: bytes, time, and the time that nothing hides", function()
     holds [[
