@@ -4,8 +4,8 @@
 -- and every other one again after a while, since machines change; which and when follows from counts alone, so the same
 -- run decides the same.
 --
--- Where groups can have pipeline stages, a long queue is served in turns, prompts in one layout and tokens in another, if
--- that is estimated to be done sooner (lib/phases.lua).
+-- Where groups can have pipeline stages, a long queue is served in turns, prompts in one layout and tokens in another,
+-- if that is estimated to be done sooner (lib/phases.lua).
 --
 -- Where FFN weights are pooled (--weights pooled), it also decides which layers lie on every rank for a while: KV that
 -- stays idle is lent to layers, which are fetched no more, and KV that runs short gets it back.
@@ -108,7 +108,8 @@ local function weigh(view, act, group, batch, ms, p)
   for row = 1, running.n do
     if running.group[row] == group.id then tokens = tokens + running.computed[row] end
   end
-  local list, move_ms, owed = layouts_of(group.size).all, view.estimate_move(tokens, node.host_kv_blocks > 0 and "host" or nil), debts[group.id] or {}
+  local list, owed = layouts_of(group.size).all, debts[group.id] or {}
+  local move_ms = view.estimate_move(tokens, node.host_kv_blocks > 0 and "host" or nil)
   debts[group.id] = owed
   for _, layout in ipairs(#view.pending == 0 and list or {}) do
     if is_other(group, layout) then
@@ -324,7 +325,8 @@ end
 -- A turn is so long that its changes take a twentieth of it, where it may be (--starvation-seconds).
 local function serve_in_turns(view, act, p)
   lib.phases.step(turns, view, act, {
-    name = "auto", budget = p.budget, turn_s = math.max(10, 20 * turns.change / 1000), least_s = 0.2, few = 0, ahead = 4,
+    name = "auto", budget = p.budget, turn_s = math.max(10, 20 * turns.change / 1000), least_s = 0.2, few = 0,
+    ahead = 4,
     layout = function(_, prompts) return prompts and turns.first or turns.second end,
     forward = function(group, batch) act.forward(group, batch, (pick(view, group, batch, p))) end,
     refused = function(layout) barred[layout], judged = true, nil end,
@@ -367,8 +369,8 @@ return {
     },
     phases = {
       default = true,
-      doc = "with host memory for KV, or weights in shares: groups change their pipeline stages, and their shares; prompts "
-        .. "and tokens take turns while a long queue is done sooner so",
+      doc = "with host memory for KV, or weights in shares: groups change their pipeline stages, and their shares; "
+        .. "prompts and tokens take turns while a long queue is done sooner so",
     },
     bind = { default = true, doc = "begin with one group of all ranks; else the partition stays as it is" },
     ahead = {
@@ -395,8 +397,9 @@ return {
   },
 
   needs = {
-    "waiting.first", "waiting.id", "waiting.parked", "waiting.home", "waiting.in_host", "waiting.computed", "running.id",
-    "running.output", "running.computed", "running.blocks", "running.last", "running.group", "running.remaining",
+    "waiting.first", "waiting.id", "waiting.parked", "waiting.home", "waiting.in_host", "waiting.computed",
+    "running.id", "running.output", "running.computed", "running.blocks", "running.last", "running.group",
+    "running.remaining",
   },
 
   start = function(facts, act, p, view)
