@@ -175,6 +175,10 @@ end
 -- Prompts and tokens take turns while more wait than find room twice, if that is worth it.
 local function take_turns(view, p)
   local group = view.groups[1]
+  for _, other in ipairs(view.groups) do
+    if other.size ~= view.groups[1].size then group = nil end
+  end
+  if not group or turns and turns.size ~= group.size then turns = nil end
   if not group or #node.stages[group.size] < 2 or n_premium > 0 or p.preempt or ended < 8 then return end
   if view.n_waiting == 0 then turns = nil end
   if judged and view.step - judged < 32 then return turns end
@@ -184,7 +188,7 @@ local function take_turns(view, p)
     turns = nil
   else
     turns = turns or lib.phases.new(view.now)
-    turns.first, turns.second, turns.change = first, second, change
+    turns.size, turns.first, turns.second, turns.change = group.size, first, second, change
   end
   return turns
 end

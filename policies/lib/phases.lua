@@ -103,7 +103,7 @@ end
 -- The next come back from host memory while others make tokens, so that no step waits for their copies: as many as find
 -- room beside those that grow.
 local function fetch_ahead(s, view, act, how, group, kept)
-  local free = view.kv_free - view.kv_total / 32
+  local free = view.kv_free - math.ceil(view.kv_total / 100) -- as the engine counts what newcomers leave to others
   for k = 1, math.min(#kept, how.ahead - view.copies) do
     free = free - math.ceil(kept.tokens[k] / group.tokens_per_block)
     if free < 0 or not act.swap_in(kept[k], group) then return end

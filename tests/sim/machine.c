@@ -134,9 +134,14 @@ static void steps_in_stages(void **state)
     run_until(&n.t, INT64_MAX);
     for (int i = 0; i < OUT; i++) {
         struct step_size s = {.n_logits = 1};
+        int64_t least = INT64_MAX;
         step_size_add(&s, i ? 1 : IN, i ? IN + i - 1 : 0);
-        should += cost_step(n.machine, l, cut, &s);
-        assert_true(cost_parts(n.machine, l, cut, &s).bubble > 0);
+        for (s.n_micro = 1; s.n_micro <= 16; s.n_micro *= 2) { /* as many as it takes least with */
+            int64_t ns = cost_step(n.machine, l, cut, &s);
+            least = ns < least ? ns : least;
+            assert_true(cost_parts(n.machine, l, cut, &s).bubble > 0);
+        }
+        should += least;
     }
     assert_int_equal(n.t.heard[1].n_tokens, OUT);
     assert_int_equal(clock_now(&n.t.clock) - t0, should);
