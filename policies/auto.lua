@@ -146,8 +146,7 @@ local function in_turns(view, group, layout, n, hosted, p)
 end
 
 -- If a queue of requests like those that came lately is done sooner in turns: the layouts for prompts and for tokens,
--- how many make tokens at once, and the ms that the changes of a turn take. The KV of those moves in it, and what host
--- memory holds is copied.
+-- and how many make tokens at once. The KV of those moves in a turn, and what host memory holds is copied.
 local function judge(view, group, p)
   local n = math.min(view.max_num_seqs / #view.groups, group.capacity_tokens / (prompt + answer))
   n = math.max(1, math.floor(n))
@@ -169,7 +168,7 @@ local function judge(view, group, p)
   end
   local copies = hosted > 0 and view.estimate_move(math.floor(hosted * prompt), "host") or 0
   local ms = prompt_ms + token_ms + (copies + change) / (n + hosted)
-  if ms <= others * (turns and 1 or 1 - p.margin) then return first, second, n, change end
+  if ms <= others * (turns and 1 or 1 - p.margin) then return first, second, n end
 end
 
 -- Prompts and tokens take turns while more wait than find room twice, if that is worth it.
@@ -183,12 +182,12 @@ local function take_turns(view, p)
   if view.n_waiting == 0 then turns = nil end
   if judged and view.step - judged < 32 then return turns end
   judged = view.step
-  local first, second, n, change = judge(view, group, p)
+  local first, second, n = judge(view, group, p)
   if not first or not turns and view.n_waiting < 2 * n * #view.groups then
     turns = nil
   else
     turns = turns or lib.phases.new(view.now)
-    turns.size, turns.first, turns.second, turns.change = group.size, first, second, change
+    turns.size, turns.first, turns.second = group.size, first, second
   end
   return turns
 end
@@ -326,11 +325,9 @@ local function pick(view, group, batch, p)
   return best, ms
 end
 
--- A turn is so long that its changes take a twentieth of it, where it may be (--starvation-seconds).
 local function serve_in_turns(view, act, p)
   lib.phases.step(turns, view, act, {
-    name = "auto", budget = p.budget, turn_s = math.max(10, 20 * turns.change / 1000), least_s = 0.2, few = 0,
-    ahead = 4,
+    name = "auto", budget = p.budget, turn_s = 0, least_s = 0.2, few = 0, ahead = 4,
     layout = function(_, prompts) return prompts and turns.first or turns.second end,
     forward = function(group, batch) act.forward(group, batch, (pick(view, group, batch, p))) end,
     refused = function(layout) barred[layout], judged = true, nil end,

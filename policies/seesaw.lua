@@ -38,9 +38,9 @@ return {
       doc = "with stages: micro-batches of a step; 0: as many as it is estimated to take least with",
     },
     turn_s = {
-      default = 10, min = 0.01, max = 3600, unit = "s",
+      default = 0, min = 0, max = 3600, unit = "s",
       doc = "seconds after which a phase ends that keeps others waiting, at most a sixth of --starvation-seconds; "
-        .. "offline many, with 0 there",
+        .. "0: so many that changes take a twentieth of them, at least ten",
     },
     ahead = {
       default = 4, min = 1, max = 1024, type = "integer", unit = "requests/step",

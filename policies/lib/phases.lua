@@ -12,6 +12,8 @@ function phases.new(now)
     since = now, -- when it began
     full = false, -- the last prompt found no room
     came = {}, -- by id, who came back from host memory: its tokens then
+    asked = nil, -- when the last change was asked for, until a step has followed it
+    change = 0, -- seconds that one took, averaged
   }
 end
 
@@ -36,9 +38,11 @@ local function count(running)
   return prompts, running.n - prompts
 end
 
--- Seconds of a phase that keeps others waiting: who waits for a fifth of view.starvation_s counts as passed over.
-local function turn_of(view, how)
-  return view.starvation_s > 0 and math.min(how.turn_s, view.starvation_s / 6) or how.turn_s
+-- Seconds of a phase that keeps others waiting: as told, or so many that changes take a twentieth of them. Who waits
+-- for a fifth of view.starvation_s counts as passed over.
+local function turn_of(s, view, how)
+  local turn = how.turn_s > 0 and how.turn_s or math.max(10, 20 * s.change)
+  return view.starvation_s > 0 and math.min(turn, view.starvation_s / 6) or turn
 end
 
 -- The phase that should be, and why.
@@ -47,7 +51,7 @@ local function wanted(s, view, how, new, n_kept)
   local fresh, ready = #new + prompts, n_kept + makers
   if fresh == 0 then return ready > 0 and "decode" or s.phase, "no prompt is left" end
   if ready == 0 then return "prefill", "nobody makes tokens" end
-  local age, turn = view.now - s.since, turn_of(view, how)
+  local age, turn = view.now - s.since, turn_of(s, view, how)
   if s.phase == "prefill" then
     if s.full then return "decode", "there is no room for more prompts" end
     if age > turn then return "decode", "tokens have waited long" end
@@ -72,7 +76,7 @@ local function arrange(s, view, act, how, why)
         weights = shares and to or nil, when = shares and "ready" or "hard",
         reason = string.format("%s: %s, %s", how.name, s.phase, why),
       })
-      if not done and how.refused then how.refused(to) end
+      if done then s.asked = view.now elseif how.refused then how.refused(to) end
     end
   end
 end
@@ -171,6 +175,10 @@ function phases.step(s, view, act, how)
       decode(s, view, act, how, batch, group, kept, back)
     end
     if batch.tokens > 0 then
+      if s.asked and view.now > s.asked and #view.pending == 0 then
+        s.change = s.change + ((view.now - s.asked) - s.change) / (s.change > 0 and 4 or 1)
+        s.asked = nil
+      end
       how.forward(group, batch)
     elseif view.n_waiting > 0 then
       act.wake(1) -- copies end, and phases change

@@ -1,5 +1,5 @@
-"""python3 tests/bench/turns_bench.py [POLICY ...]: batches in virtual time on machines where prompts want pipeline stages
-and tokens tensor parallelism, with and without host memory for KV: seconds until all have ended, and the median
+"""python3 tests/bench/turns_bench.py [POLICY ...]: batches in virtual time on machines where prompts want pipeline
+stages and tokens tensor parallelism, with and without host memory for KV: seconds until all have ended, and the median
 completion, under fcfs, auto, seesaw and seesaw without a limit of its turns."""
 
 import re
