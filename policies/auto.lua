@@ -136,13 +136,13 @@ local function at_once(view, group, layout, n)
 end
 
 -- In turns, ms for a prompt and for an answer, apart: as many as find room make tokens, and others follow from host
--- memory; the last ones make theirs while others have ended.
+-- memory; the last ones make half of theirs when most others have ended.
 local function in_turns(view, group, layout, n, hosted, p)
   local whole, behind = math.max(1, math.floor(p.budget / prompt)), math.floor(prompt + answer)
   local prompts = view.estimate(group, layout, { prompts = whole, prompt = math.ceil(prompt) }) or math.huge
   local all = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
   local few = view.estimate(group, layout, { decodes = math.ceil(n / 4), context = behind }) or math.huge
-  return prompts / whole, answer * (all / n + few / (n + hosted))
+  return prompts / whole, answer * (all / n + few / 2 / (n + hosted))
 end
 
 -- If a queue of requests like those that came lately is done sooner in turns: the layouts for prompts and for tokens,
