@@ -341,8 +341,8 @@ static const char top_head[] =
 static const char batch_head[] =
     "moonshift batch MODEL -i LINES.jsonl -o ANSWERS.jsonl [flags]\n"
     "\n"
-    "Answers a file of requests, OpenAI's batch lines for /v1/chat/completions, /v1/completions and, with an encoder,\n"
-    "/v1/embeddings, without a server.\n"
+    "Answers a file of requests, OpenAI's batch lines for /v1/chat/completions, /v1/completions, /v1/responses and,\n"
+    "with an encoder, /v1/embeddings, without a server.\n"
     "Answers come in the order of the input, those of refused requests in ANSWERS.jsonl.errors. A job that was\n"
     "killed goes on with the same command, and no line is answered twice or lost.\n"
     "\n"

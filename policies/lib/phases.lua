@@ -1,7 +1,8 @@
 -- Prompts in one layout and tokens in another, by turns: Seesaw's phases. The KV of prompts that are done goes to host
 -- memory, so that a phase is long and changes are few. A phase ends when it has no more work or no more room, and after
--- `turn_s` if it keeps others waiting: the paper has only "full" and "empty". Needs waiting.id, in_host, parked, home,
--- computed and running.id, output, blocks, last, group, remaining, computed.
+-- `turn_s` if it keeps others waiting; one of tokens also when room has been idle for so long that a change there and
+-- back, and the copies of it, would have been worth it. The paper has only "full" and "empty". Needs waiting.id,
+-- in_host, parked, home, computed and running.id, output, blocks, last, group, remaining, computed.
 
 local phases = {}
 
@@ -14,6 +15,8 @@ function phases.new(now)
     came = {}, -- by id, who came back from host memory: its tokens then
     asked = nil, -- when the last change was asked for, until a step has followed it
     change = 0, -- seconds that one took, averaged
+    looked = now, -- when the last step was
+    idle = 0, -- seconds of this phase times the share of KV that nobody used, though somebody waited
   }
 end
 
@@ -57,6 +60,7 @@ local function wanted(s, view, how, new, n_kept)
     if age > turn then return "decode", "tokens have waited long" end
   elseif age > math.min(how.least_s, turn) then
     if age > turn then return "prefill", "first tokens have waited long" end
+    if s.idle > 4 * s.change then return "prefill", "room was idle for longer than a change is worth" end
     if n_kept == 0 and makers <= how.few then return "prefill", "few make tokens" end
   end
   return s.phase, "as it was"
@@ -160,8 +164,10 @@ end
 -- few, ahead, as seesaw.lua has them; name, for reasons.
 function phases.step(s, view, act, how)
   local new, kept, back = sorted(view)
+  s.idle = s.idle + (#new > 0 and (view.now - s.looked) * view.kv_free / view.kv_total or 0)
+  s.looked = view.now
   local phase, why = wanted(s, view, how, new, #kept + #back)
-  if phase ~= s.phase then s.phase, s.since, s.full = phase, view.now, false end
+  if phase ~= s.phase then s.phase, s.since, s.full, s.idle = phase, view.now, false, 0 end
   arrange(s, view, act, how, why)
   local leave = view.copies
   if phase == "prefill" then leave = leave + swap_out_done(s, view, act) else make_room(s, view, act) end
