@@ -8,12 +8,13 @@
  * - k key...: more keys of the request above (at most RECORD_KEYS_A_LINE a line)
  * - c time order ending: ends early: the client left (abort), a stop string was found (stop)
  * - s time group start ns estimate sp tp tokens/logits looked_at failed_rank n_stops order... n_keys order key ...
- *   [n_verified order source n right ended ...] [draft rows looked_at ns rows looked_at ns] [cas_layers wait fetch
- *   was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks took, what the estimator
- *   had said; how many of its rows gave a token (not in formats 1 and 2); tp of a pipelined group with its stages, as
- *   2x4; where there are sources of draft tokens, whose were verified: n of them, how many were right, and 1 where the
- *   request ended and nothing was said about the one behind them; where one takes time of its own, how long the slowest
- *   rank guessed, and its first and last forward; the last six where FFN weights are pooled
+ *   [n_verified order source n right ended ...] [draft rows/logits looked_at ns rows/logits looked_at ns]
+ *   [cas_layers wait fetch was_bytes cas_bytes cas_rows]: a step is absorbed: when it was posted, how long its ranks
+ *   took, what the estimator had said; how many of its rows gave a token (not in formats 1 and 2); tp of a pipelined
+ *   group with its stages, as 2x4; where there are sources of draft tokens, whose were verified: n of them, how many
+ *   were right, and 1 where the request ended and nothing was said about the one behind them; where one takes time of
+ *   its own, how long the slowest rank guessed, and its first and last forward; the last six where FFN weights are
+ *   pooled
  * - f time group rank rows start took n_layers layer...: of few steps with pooled FFN weights, what one of its ranks
  *   did, after the line of the step: start and duration in ns, then each layer in whole us from the start: "l ready
  * end" (its own), "c ready end" (its rows were sent), "w ready begin pause resume end fetched_from fetched_to" (engine/
@@ -341,7 +342,7 @@ static void put_drafting(struct buf *out, const struct step *s)
     const struct drafter_time *t = step_drafting(s);
     put_i64(out, t->ns);
     for (const struct drafter_pass *p = &t->first; p; p = p == &t->first ? &t->last : NULL)
-        buf_printf(out, " %d %.0f %" PRId64, p->size.rows, p->size.looked_at, p->ns);
+        buf_printf(out, " %d/%d %.0f %" PRId64, p->size.rows, p->size.n_logits, p->size.looked_at, p->ns);
 }
 
 static void put_ffn(struct buf *out, const struct step *s)

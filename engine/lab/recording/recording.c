@@ -171,25 +171,28 @@ static void guess(const struct recording *r, struct fields *f, struct recorded *
     out->score = (float)fields_real(f, "score", -1e9, 1e9, "a number");
 }
 
+/* "24/1": rows, and how many of them gave a token; older recordings have rows alone, so that nobody knows. */
+static int rows(struct fields *f, const char *text, int least, int *n_logits)
+{
+    char tokens[16];
+    size_t n = strcspn(text, "/");
+    snprintf(tokens, sizeof tokens, "%.*s", (int)n, text);
+    int all = (int)fields_parse(f, "tokens", tokens, least, 1 << 20);
+    *n_logits = text[n] ? (int)fields_parse(f, "logits", text + n + 1, 0, all) : -1;
+    return all;
+}
+
 static void drafting(struct fields *f, struct drafter_time *out)
 {
     struct drafter_pass *passes[] = {&out->first, &out->last};
     out->ns = fields_number(f, "draft", 0, RECORDING_MAX_NS);
     for (int i = 0; i < 2; i++) {
-        passes[i]->size.rows = (int)fields_number(f, "draft rows", 0, 1 << 20);
+        passes[i]->size.rows = rows(f, fields_word(f), 0, &passes[i]->size.n_logits);
+        if (passes[i]->size.n_logits < 0)
+            passes[i]->size.n_logits = 0;
         passes[i]->size.looked_at = (double)fields_number(f, "draft looked_at", 0, INT64_C(1) << 52);
         passes[i]->ns = fields_number(f, "draft ns", 0, RECORDING_MAX_NS);
     }
-}
-
-/* "24/1": rows, and how many of them gave a token; older recordings have rows alone. */
-static void rows(struct fields *f, const char *text, struct recorded *out)
-{
-    char tokens[16];
-    size_t n = strcspn(text, "/");
-    snprintf(tokens, sizeof tokens, "%.*s", (int)n, text);
-    out->rows = (int)fields_parse(f, "tokens", tokens, 1, 1 << 20);
-    out->n_logits = text[n] ? (int)fields_parse(f, "logits", text + n + 1, 0, out->rows) : -1;
 }
 
 static void step(struct recording *r, struct fields *f, struct recorded *out)
@@ -201,7 +204,7 @@ static void step(struct recording *r, struct fields *f, struct recorded *out)
     out->predicted_ns = fields_number(f, "estimate", 0, INT64_C(1) << 60);
     out->layout.sp = (int)fields_number(f, "sp", 1, ranks);
     stages(f, fields_word(f), ranks, &out->layout);
-    rows(f, fields_word(f), out);
+    out->rows = rows(f, fields_word(f), 1, &out->n_logits);
     out->looked_at = (double)fields_number(f, "looked_at", 1, INT64_C(1) << 52);
     out->failed_rank = (int)fields_number_or_none(f, "failed_rank", ranks - 1);
     out->n_stops = (int)fields_number(f, "n_stops", 0, MAX_REQUESTS);

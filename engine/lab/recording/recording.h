@@ -77,7 +77,7 @@ struct recorded {
     double looked_at;
     int cas_layers; /* of pooled FFN layers, those whose rows went to their owners */
     struct ffn_cost ffn;
-    struct drafter_time drafting; /* of the first and the last forward rows, looked_at and ns alone */
+    struct drafter_time drafting; /* of the first and the last forward rows, logits, looked_at and ns alone */
     /* f */
     int rank;                             /* its timeline: start_ns, ns, rows and group as of s */
     const struct ffn_layer_times *layers; /* [head's ffn.n_layers] in ns from its start; end 0: not reached */
