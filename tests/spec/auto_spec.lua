@@ -230,6 +230,40 @@ describe("auto", function()
     assert.equal(texts.fcfs, texts.auto)
   end)
 
+  it("ends any queue where groups have stages, as seesaw does, whatever rank fails", function()
+    local function pick(t) return t[math.random(#t)] end
+    for seed = 1, 12 do
+      math.randomseed(seed)
+      local policy, ranks, gap = pick { "auto", "auto", "seesaw" }, pick { 2, 4, 8 }, pick { 0, 0.01, 0.2 }
+      local longest, answers = pick { 60, 400, 1500 }, pick { 4, 60, 200 }
+      local options = {
+        policy = "policies/" .. policy .. ".lua", hardware = pick { "a10x8", "l4x8" }, model = "llama-3.1-8b",
+        ranks = ranks, sharded = true, start_pp = pick { 1, 2 }, kv_blocks = pick { 300, 720, 2000 },
+        host_kv_blocks = pick { 0, 1000, 30000 }, max_num_seqs = pick { 32, 512 }, starvation_s = pick { 0, 30 },
+        max_num_batched_tokens = pick { 512, 8192 },
+      }
+      if seed % 3 == 0 then options.fail_rank, options.fail_at_step = math.random(ranks) - 1, math.random(300) end
+      h.with(options, function(e)
+        local ids = {}
+        for i = 1, 60 do
+          ids[i] = e:submit {
+            name = "r" .. i, prompt = math.random(longest), max_tokens = math.random(answers), at = gap * i,
+            priority = math.random(30) == 1 and -1 or 0, offline = math.random(10) == 1,
+          }
+        end
+        e:run()
+        local state, what = e:state(), policy .. ", seed " .. seed
+        if not options.fail_rank then h.clean(e) end
+        for _, id in ipairs(ids) do
+          local ending = e:result(id).ending
+          assert.is_true(ending == "length" or options.fail_rank and ending == "error", what .. ": " .. ending)
+        end
+        assert.equal(0, state.kv.held, what)
+        if state.host_kv then assert.equal(0, state.host_kv.held, what) end
+      end)
+    end
+  end)
+
   it("is sooner done with bursts than one group, and than eight", function()
     local mean = {}
     for _, o in ipairs {

@@ -98,7 +98,6 @@ static void guesses_what_never_ran(void **state)
     assert_true(wide > 0 && wide <= same * 1.001);
 }
 
-/* Rows of draft tokens are those that the sequences would have if each had its share of them. */
 /* Each micro-batch is a while in each stage, and reads its weights. */
 static double piped(struct layout l, const struct step_size *s, int n)
 {
@@ -138,6 +137,7 @@ static void how_a_step_is_cut_follows_from_what_it_takes(void **state)
     }
 }
 
+/* Rows of draft tokens are those that the sequences would have if each had its share of them. */
 static void drafts_are_rows_of_sequences(void **state)
 {
     (void)state;
