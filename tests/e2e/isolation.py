@@ -193,7 +193,7 @@ def a_busy_machine_is_no_strike(folder):
             p.kill()
             p.wait()
     assert now["active"]["name"] == "many" and not now["withdrawn"], now
-    assert slow < 5 or "MOONSHIFT_SLOW" in os.environ, (slow, now)  # it was 50
+    assert slow < 15 or "MOONSHIFT_SLOW" in os.environ, (slow, now)  # it was 50
 
 
 def sources_are_judged_there(folder):

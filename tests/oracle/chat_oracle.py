@@ -25,6 +25,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import chat_cases
 import chat_random
 import chat_snippets
+import gguf_fields
 
 NOW = 1753000000
 SKIP = re.compile(r" at 0x[0-9a-f]+>|x0 ta |'x', '0'|'0', 'x'|^<class |<class '", re.I)  # what Python prints of objects
@@ -173,10 +174,7 @@ def write_cases(path):
 
 
 def demo_template(path):
-    from gguf import GGUFReader
-
-    field = GGUFReader(path).fields["tokenizer.chat_template"]
-    return bytes(field.parts[field.data[0]]).decode()
+    return gguf_fields.fields(path)["tokenizer.chat_template"]
 
 
 def main():

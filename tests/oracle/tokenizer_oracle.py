@@ -22,6 +22,7 @@ import gguf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 sys.path.insert(0, os.path.dirname(__file__))
+import gguf_fields
 from tokenizer_tables import CASED
 
 VOCABS = "build/tests/data/vocab"  # the build unpacks it
@@ -125,8 +126,7 @@ def kinds():
 
 @functools.cache
 def fields(path):
-    reader = gguf.GGUFReader(path)
-    return {k: v.contents() for k, v in reader.fields.items() if k.startswith("tokenizer.ggml.")}
+    return gguf_fields.fields(path)
 
 
 def add_tokens(tok, f):
