@@ -58,13 +58,12 @@ def kinds_missing(labels, quick):
     for kind in KINDS:
         if not any(kind in of for of in ran):
             yield f"./test runs no test of the kind {kind}"
-    for kind in ("oracle: ", "policy specs"):
-        if not any(line.startswith(kind) for line in quick):
-            yield f"./test runs nothing of '{kind}'"
+    if not any(line.startswith("oracle: ") for line in quick):
+        yield "./test runs no oracle"
 
 
 def stages_missing(everything):
-    for stage in ("c", "spec", "builds", "oracle", "arm", "asan", "tsan", "fuzz"):
+    for stage in ("c", "builds", "oracle", "arm", "asan", "tsan", "fuzz"):
         some = listed(stage)
         if not some or some - everything:
             yield f"./test {stage} is not part of ./test all: {sorted(some - everything)[:3]}"
