@@ -19,6 +19,7 @@ local splits         -- partitions that there may be: { wide =, narrow = }, as v
 local steps          -- of the present one, the tokens of a step, by size of a group
 local looked         -- when that was last weighed
 local answer, ended  -- tokens of an answer, averaged; of so many
+local made           -- tokens of those who had not ended yet, averaged: the most of it so far
 local prompt, came   -- the same of prompts
 local bet, wrong     -- a request and when its first token is due; how far off such forecasts are, as a share
 local moved, first   -- the switch under way: since when; by group, the ms of its first step
@@ -100,6 +101,13 @@ local function try_another(view, act, group, p)
   end
 end
 
+-- What the node takes for a token of a prompt, in full steps: ms.
+local function pace(view, p)
+  local group, tokens = view.groups[1], math.min(p.budget, node.max_num_batched_tokens)
+  local ms = group and view.estimate(group, nil, tokens)
+  return ms and ms / tokens * group.size / node.n_ranks or 0
+end
+
 -- What a step would have taken less in a layout that the group would have to change for adds up; where it would have
 -- taken more, that counts against it. Its turn comes when it is more than the way there and back: so changes cost at
 -- most about as much as it would have brought to know the future.
@@ -108,13 +116,15 @@ local function weigh(view, act, group, batch, ms, p)
   for row = 1, running.n do
     if running.group[row] == group.id then tokens = tokens + running.computed[row] end
   end
+  local room = (view.host_free / group.size + view.kv_free) * group.tokens_per_block
+  local again = math.max(0, tokens - room) * pace(view, p) -- who finds no room to move begins again
   local list, owed = layouts_of(group.size).all, debts[group.id] or {}
   local move_ms = view.estimate_move(tokens, node.host_kv_blocks > 0 and "host" or nil)
   debts[group.id] = owed
   for _, layout in ipairs(#view.pending == 0 and list or {}) do
     if is_other(group, layout) then
       local shares = group.weights and view.estimate_reshard(group, layout)
-      local cost = 2 * (move_ms + (shares and shares.stop_ms or 0)) + 10 * ms -- pipes and caches begin anew
+      local cost = 2 * (move_ms + (shares and shares.stop_ms or 0)) + again + 10 * ms -- pipes and caches begin anew
       local saves = ms * (1 - p.margin) - view.estimate(group, layout, batch)
       owed[layout] = math.max(0, (owed[layout] or 0) + saves)
       if owed[layout] > cost then
@@ -125,9 +135,20 @@ local function weigh(view, act, group, batch, ms, p)
   end
 end
 
+-- Tokens of an answer. While few have ended, those are short ones: who makes tokens is half done on average.
+local function length(view)
+  local running, sum, n = view.running, 0, 0
+  for row = 1, running.n do
+    if running.output[row] > 0 then sum, n = sum + running.output[row], n + 1 end
+  end
+  if n >= 8 then made = math.max(made, sum / n) end
+  local known = made > 0 and ended / 50 or 1
+  return math.max(1, known * answer + (1 - known) * 2 * made)
+end
+
 -- All at once, ms of the group for a request where n make tokens: who ends makes room for the next prompt, so one step
 -- in some computes a prompt beside them, or each computes several.
-local function at_once(view, group, layout, n)
+local function at_once(view, group, layout, n, answer)
   local prompts, behind = math.max(1, math.floor(n / answer)), math.floor(prompt + answer)
   local one = { prompts = prompts, prompt = math.ceil(prompt), decodes = n, context = behind }
   local mixed = view.estimate(group, layout, one) or math.huge
@@ -135,39 +156,46 @@ local function at_once(view, group, layout, n)
   return mixed / prompts + math.max(0, answer / n - 1 / prompts) * tokens
 end
 
--- In turns, ms for a prompt and for an answer, apart: as many as find room make tokens, and others follow from host
--- memory; the last ones make half of theirs when most others have ended.
-local function in_turns(view, group, layout, n, hosted, p)
-  local whole, behind = math.max(1, math.floor(p.budget / prompt)), math.floor(prompt + answer)
-  local prompts = view.estimate(group, layout, { prompts = whole, prompt = math.ceil(prompt) }) or math.huge
-  local all = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
-  local few = view.estimate(group, layout, { decodes = math.ceil(n / 4), context = behind }) or math.huge
-  return prompts / whole, answer * (all / n + few / 2 / (n + hosted))
+-- In turns, ms of the group for a request, where n make tokens at once, those in host memory follow them, and prompts
+-- and a step of tokens take so long. A turn ends before its last ones have: when the room that is idle by then would
+-- have been worth the changes.
+local function in_turns(view, group, layout, n, hosted, it)
+  local answer = it.answer
+  local last = math.max(1, math.min(answer, math.sqrt(4 * it.change * answer / it.step))) -- steps without newcomers
+  local fewer, behind = math.ceil(n * (1 - last / answer / 2)), math.floor(prompt + answer)
+  local step = view.estimate(group, layout, { decodes = math.max(fewer, 1), context = behind }) or math.huge
+  local served, full = hosted + n * last / answer, hosted * answer / n
+  return it.prompt + (full * it.step + last * step + it.copies + it.change) / served
 end
 
 -- If a queue of requests like those that came lately is done sooner in turns: the layouts for prompts and for tokens,
 -- and how many make tokens at once. The KV of those moves in a turn, and what host memory holds is copied.
 local function judge(view, group, p)
+  local answer = length(view)
   local n = math.min(view.max_num_seqs / #view.groups, group.capacity_tokens / (prompt + answer))
-  n = math.max(1, math.floor(n))
+  n = math.floor(n)
+  if n < 8 then return end -- as many make tokens: for fewer, a change of layout brings little
   local hosted = view.host_total / #view.groups / math.ceil(prompt / group.tokens_per_block) / group.size
-  local others, prompt_ms, token_ms, first, second = math.huge, math.huge, math.huge, nil, nil
+  local whole, behind = math.max(1, math.floor(p.budget / prompt)), math.floor(prompt + answer)
+  local it, first, second = { answer = answer, prompt = math.huge, step = math.huge }, nil, nil
+  local others = math.huge
   for _, layout in ipairs(layouts_of(group.size).all) do
     if not barred[layout] then
-      local a, b = in_turns(view, group, layout, n, hosted, p)
-      others = math.min(others, at_once(view, group, layout, n))
-      if a < prompt_ms then first, prompt_ms = layout, a end
-      if b < token_ms then second, token_ms = layout, b end
+      local a = view.estimate(group, layout, { prompts = whole, prompt = math.ceil(prompt) }) or math.huge
+      local b = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
+      others = math.min(others, at_once(view, group, layout, n, answer))
+      if a / whole < it.prompt then first, it.prompt = layout, a / whole end
+      if b < it.step then second, it.step = layout, b end
     end
   end
   if not first or first == second then return end
-  local change = view.estimate_move(math.floor(n * prompt))
+  it.change = view.estimate_move(math.floor(n * prompt))
   for _, layout in ipairs { first, second } do
     local shares = group.weights and view.estimate_reshard(group, layout)
-    change = change + (shares and shares.stop_ms or 0)
+    it.change = it.change + (shares and shares.stop_ms or 0)
   end
-  local copies = hosted > 0 and view.estimate_move(math.floor(hosted * prompt), "host") or 0
-  local ms = prompt_ms + token_ms + (copies + change) / (n + hosted)
+  it.copies = hosted > 0 and view.estimate_move(math.floor(hosted * prompt), "host") or 0
+  local ms = in_turns(view, group, second, n, hosted, it)
   if ms <= others * (turns and 1 or 1 - p.margin) then return first, second, n end
 end
 
@@ -178,7 +206,7 @@ local function take_turns(view, p)
     if other.size ~= view.groups[1].size then group = nil end
   end
   if not group or turns and turns.size ~= group.size then turns = nil end
-  if not group or #node.stages[group.size] < 2 or n_premium > 0 or p.preempt or ended < 8 then return end
+  if not group or #node.stages[group.size] < 2 or n_premium > 0 or p.preempt or came < 8 then return end
   if view.n_waiting == 0 then turns = nil end
   if judged and view.step - judged < 32 then return turns end
   judged = view.step
@@ -231,24 +259,6 @@ local function budget_of(view, group, batch, p)
     budget = math.floor(budget / 2)
   end
   return budget
-end
-
--- What the node takes for a token of a prompt, in full steps: ms.
-local function pace(view, p)
-  local group, tokens = view.groups[1], math.min(p.budget, node.max_num_batched_tokens)
-  local ms = group and view.estimate(group, nil, tokens)
-  return ms and ms / tokens * group.size / node.n_ranks or 0
-end
-
--- Who is parked where no group is any more goes to one that has room, or begins again: others may need its blocks.
-local function unpark(view, act)
-  local waiting, to = view.waiting, view.idle[1]
-  for _, row in ipairs(to and waiting.first or {}) do
-    if waiting.parked[row] and waiting.home[row] == 0 and not waiting.in_host[row] then
-      if not act.remap(waiting.id[row], to) then act.remap(waiting.id[row], nil, "recompute") end
-      act.wake(1)
-    end
-  end
 end
 
 -- How wide the widest group has to be: for who is premium, and for who fits into no narrower one.
@@ -407,7 +417,7 @@ return {
     node, kept, all, debts, barred, calm, changed = facts, {}, {}, {}, {}, view.now, view.now
     splits, steps, looked, answer, ended, prompt, came = {}, {}, nil, 0, 0, 0, 0
     bet, wrong, moved, first, price = nil, 0, nil, {}, nil
-    premium, n_premium, turns, judged = {}, 0, nil, nil
+    premium, n_premium, turns, judged, made = {}, 0, nil, nil, 0
     if not p.bind then return end
     act.bind(node.ranks, { reason = "auto: one group" })
     local sizes, seen, mixed = {}, {}, {}
@@ -455,7 +465,7 @@ return {
     local widens = act.widen() -- where no group can hold the first request, one that can
     if not widens and p.phases and take_turns(view, p) then return serve_in_turns(view, act, p) end
     if not widens then arrange(view, act, p) end
-    unpark(view, act)
+    if view.idle[1] then lib.phases.bring_home(view, act, view.idle[1], 4, view.waiting.first) end
     local mine, others = split(view.waiting)
     local widest = moved and node.n_ranks / 2 or 0 -- a premium request waits for the group that is made for it
     for _, group in ipairs(n_premium > 0 and view.groups or {}) do widest = math.max(widest, group.size) end

@@ -132,14 +132,15 @@ end
 
 -- Some are parked where no group has the placement of their KV, since there was no room to move. They move as room
 -- comes, or go to host memory. Where neither can be, and they are more than those who run, the last of them begins
--- again: they would hold the room, and nobody could use it.
-local function bring_home(view, act, how, group)
+-- again: they would hold the room, and nobody could use it. rows: those to look at, or nil for all that wait.
+function phases.bring_home(view, act, group, ahead, rows)
   local waiting, last, n, moves = view.waiting, nil, 0, view.copies
-  for row = 1, waiting.n do
-    local id = waiting.id[row]
+  for k = 1, rows and #rows or waiting.n do
+    local row = rows and rows[k] or k
     if waiting.parked[row] and not waiting.in_host[row] and waiting.home[row] == 0 then
+      local id = waiting.id[row]
       last, n = id, n + 1
-      if moves < how.ahead and (act.remap(id, group) or act.swap_out(id)) then moves = moves + 1 end
+      if moves < ahead and (act.remap(id, group) or act.swap_out(id)) then moves = moves + 1 end
     end
   end
   if last and moves == 0 and n > view.n_running then act.preempt(last, "recompute") end
@@ -156,7 +157,7 @@ local function decode(s, view, act, how, batch, group, kept, back)
     fetch_ahead(s, view, act, how, group, kept)
   end
   if batch.tokens == 0 then batch:prefill(view.waiting, how.budget) end
-  bring_home(view, act, how, group)
+  phases.bring_home(view, act, group, how.ahead)
 end
 
 -- A step of every group that may take one. how: layout(group, prompts), the layout for prompts or for tokens;

@@ -199,12 +199,12 @@ describe("auto", function()
     end)
   end)
 
-  it("lets prompts and tokens take turns in a long queue, where that is sooner done, and no text changes", function()
+  local function takes_turns(model, ranks, host)
     local last, turns, texts = {}, 0, {}
     for _, policy in ipairs { "auto", "fcfs", "seesaw" } do
       local options = {
-        policy = "policies/" .. policy .. ".lua", hardware = "a10x8", model = "llama-3-15b", ranks = 4, sharded = true,
-        start_pp = 4, kv_blocks = 720, host_kv_blocks = 60000, max_num_seqs = 512, max_num_batched_tokens = 8192,
+        policy = "policies/" .. policy .. ".lua", hardware = "a10x8", model = model, ranks = ranks, sharded = true,
+        start_pp = ranks, kv_blocks = 720, host_kv_blocks = host, max_num_seqs = 512, max_num_batched_tokens = 8192,
         starvation_s = 0,
       }
       h.with(options, function(e)
@@ -228,6 +228,14 @@ describe("auto", function()
     local ends = string.format("auto %.1f s, fcfs %.1f, seesaw %.1f", last.auto, last.fcfs, last.seesaw)
     assert.is_true(last.auto < 0.85 * last.fcfs and last.auto < 1.1 * last.seesaw, ends)
     assert.equal(texts.fcfs, texts.auto)
+  end
+
+  it("lets prompts and tokens take turns in a long queue, where that is sooner done, and no text changes", function()
+    takes_turns("llama-3-15b", 4, 60000)
+  end)
+
+  it("does so without host memory, where little KV finds room to move", function()
+    takes_turns("codellama-34b", 8, 0)
   end)
 
   it("ends any queue where groups have stages, as seesaw does, whatever rank fails", function()
