@@ -148,42 +148,41 @@ end
 
 -- All at once, ms of the group for a request where n make tokens: who ends makes room for the next prompt, so one step
 -- in some computes a prompt beside them, or each computes several.
-local function at_once(view, group, layout, n, answer)
-  local prompts, behind = math.max(1, math.floor(n / answer)), math.floor(prompt + answer)
+local function at_once(view, group, layout, n, output)
+  local prompts, behind = math.max(1, math.floor(n / output)), math.floor(prompt + output)
   local one = { prompts = prompts, prompt = math.ceil(prompt), decodes = n, context = behind }
   local mixed = view.estimate(group, layout, one) or math.huge
   local tokens = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
-  return mixed / prompts + math.max(0, answer / n - 1 / prompts) * tokens
+  return mixed / prompts + math.max(0, output / n - 1 / prompts) * tokens
 end
 
 -- In turns, ms of the group for a request, where n make tokens at once, those in host memory follow them, and prompts
 -- and a step of tokens take so long. A turn ends before its last ones have: when the room that is idle by then would
 -- have been worth the changes.
 local function in_turns(view, group, layout, n, hosted, it)
-  local answer = it.answer
-  local last = math.max(1, math.min(answer, math.sqrt(4 * it.change * answer / it.step))) -- steps without newcomers
-  local fewer, behind = math.ceil(n * (1 - last / answer / 2)), math.floor(prompt + answer)
+  local output = it.output
+  local last = math.max(1, math.min(output, math.sqrt(4 * it.change * output / it.step))) -- steps without newcomers
+  local fewer, behind = math.ceil(n * (1 - last / output / 2)), math.floor(prompt + output)
   local step = view.estimate(group, layout, { decodes = math.max(fewer, 1), context = behind }) or math.huge
-  local served, full = hosted + n * last / answer, hosted * answer / n
+  local served, full = hosted + n * last / output, hosted * output / n
   return it.prompt + (full * it.step + last * step + it.copies + it.change) / served
 end
 
 -- If a queue of requests like those that came lately is done sooner in turns: the layouts for prompts and for tokens,
 -- and how many make tokens at once. The KV of those moves in a turn, and what host memory holds is copied.
 local function judge(view, group, p)
-  local answer = length(view)
-  local n = math.min(view.max_num_seqs / #view.groups, group.capacity_tokens / (prompt + answer))
-  n = math.floor(n)
+  local output = length(view)
+  local n = math.floor(math.min(view.max_num_seqs / #view.groups, group.capacity_tokens / (prompt + output)))
   if n < 8 then return end -- as many make tokens: for fewer, a change of layout brings little
   local hosted = view.host_total / #view.groups / math.ceil(prompt / group.tokens_per_block) / group.size
-  local whole, behind = math.max(1, math.floor(p.budget / prompt)), math.floor(prompt + answer)
-  local it, first, second = { answer = answer, prompt = math.huge, step = math.huge }, nil, nil
+  local whole, behind = math.max(1, math.floor(p.budget / prompt)), math.floor(prompt + output)
+  local it, first, second = { output = output, prompt = math.huge, step = math.huge }, nil, nil
   local others = math.huge
   for _, layout in ipairs(layouts_of(group.size).all) do
     if not barred[layout] then
       local a = view.estimate(group, layout, { prompts = whole, prompt = math.ceil(prompt) }) or math.huge
       local b = view.estimate(group, layout, { decodes = n, context = behind }) or math.huge
-      others = math.min(others, at_once(view, group, layout, n, answer))
+      others = math.min(others, at_once(view, group, layout, n, output))
       if a / whole < it.prompt then first, it.prompt = layout, a / whole end
       if b < it.step then second, it.step = layout, b end
     end
