@@ -564,6 +564,51 @@ static void drafts_come_back(void **state)
     buf_free(&lines);
 }
 
+/* What guessing took, with rows that gave a token; recordings of before have rows alone. */
+static void draft_times_come_back(void **state)
+{
+    (void)state;
+    static const char model[] = "[{\"name\":\"model\",\"by_name\":false,\"keeps\":true,\"timed\":true}]",
+                      step[] = "a 1 0 0 4 4 0 - 0 0 0 n - 0\ns 1 1 0 1 1 1 1 1 1 - 0 0 0";
+    static const struct {
+        const char *draft, *says;
+    } cases[] = {
+        {" 9 5/6 10 7 1/1 3 2", "f:3: logits must be a whole number from 0 to 5"},
+        {" 9 5/-1 10 7 1/1 3 2", "f:3: logits must be"},
+        {" 9 /1 10 7 1/1 3 2", "f:3: tokens must be"},
+        {" 9 5/ 10 7 1/1 3 2", "f:3: logits must be"},
+        {" 9 99999999999999999999/1 10 7 1/1 3 2", "f:3: tokens must be"},
+        {" -9 5/1 10 7 1/1 3 2", "f:3: draft must be"},
+        {" 9 5/1 10 7", "f:3: tokens must be"},
+        {" 9 5/1 10 7 1/1 3 2 1", "f:3: the line must be at its end"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf lines = {0};
+        buf_printf(&lines, "%s%s", step, cases[i].draft);
+        struct buf text = drafts_text(model, lines.data);
+        check_wrong(text.data, cases[i].says);
+        buf_free(&text);
+        buf_free(&lines);
+    }
+    for (int old = 0; old < 2; old++) {
+        struct buf lines = {0};
+        buf_printf(&lines, "%s%s", step, old ? " 9 5 10 7 1 3 2" : " 9 5/4 10 7 1/1 3 2");
+        struct buf text = drafts_text(model, lines.data);
+        struct err e = {0};
+        struct recorded x;
+        struct recording *r = first_of(&text, &x);
+        bool end;
+        assert_int_equal(recording_next(r, &x, &end, &e), 0);
+        const struct drafter_pass *first = &x.drafting.first, *last = &x.drafting.last;
+        assert_true(x.drafting.ns == 9 && first->size.rows == 5 && first->size.looked_at == 10 && first->ns == 7);
+        assert_true(last->size.rows == 1 && last->size.looked_at == 3 && last->ns == 2);
+        assert_true(first->size.n_logits == (old ? 0 : 4) && last->size.n_logits == (old ? 0 : 1));
+        recording_close(r);
+        buf_free(&text);
+        buf_free(&lines);
+    }
+}
+
 static void plans_in_words(void **state)
 {
     (void)state;
@@ -601,6 +646,7 @@ int main(void)
         cmocka_unit_test(pooled_weights_come_back),
         cmocka_unit_test(timelines_come_back),
         cmocka_unit_test(drafts_come_back),
+        cmocka_unit_test(draft_times_come_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
