@@ -319,8 +319,8 @@ struct pool {
     }
     static pool &all()
     {
-        static pool p;
-        return p;
+        static pool *p = new pool; /* for good: helpers come back to it while the process ends */
+        return *p;
     }
 };
 
