@@ -464,7 +464,8 @@ return {
     local widens = act.widen() -- where no group can hold the first request, one that can
     if not widens and p.phases and take_turns(view, p) then return serve_in_turns(view, act, p) end
     if not widens then arrange(view, act, p) end
-    if view.idle[1] then lib.phases.bring_home(view, act, view.idle[1], 4, view.waiting.first) end
+    local home = view.idle[1]
+    if home and lib.phases.bring_home(view, act, home, 4, view.waiting.first) then act.wake(1) end
     local mine, others = split(view.waiting)
     local widest = moved and node.n_ranks / 2 or 0 -- a premium request waits for the group that is made for it
     for _, group in ipairs(n_premium > 0 and view.groups or {}) do widest = math.max(widest, group.size) end

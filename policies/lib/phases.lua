@@ -132,7 +132,8 @@ end
 
 -- Some are parked where no group has the placement of their KV, since there was no room to move. They move as room
 -- comes, or go to host memory. Where neither can be, and they are more than those who run, the last of them begins
--- again: they would hold the room, and nobody could use it. rows: those to look at, or nil for all that wait.
+-- again: they would hold the room, and nobody could use it. rows: those to look at, or nil for all that wait. True: there
+-- are some, and a plan that only moves them needs act.wake.
 function phases.bring_home(view, act, group, ahead, rows)
   local waiting, last, n, moves = view.waiting, nil, 0, view.copies
   for k = 1, rows and #rows or waiting.n do
@@ -144,6 +145,7 @@ function phases.bring_home(view, act, group, ahead, rows)
     end
   end
   if last and moves == 0 and n > view.n_running then act.preempt(last, "recompute") end
+  return last ~= nil
 end
 
 -- The batch of a group that makes tokens.
