@@ -132,8 +132,8 @@ end
 
 -- Some are parked where no group has the placement of their KV, since there was no room to move. They move as room
 -- comes, or go to host memory. Where neither can be, and they are more than those who run, the last of them begins
--- again: they would hold the room, and nobody could use it. rows: those to look at, or nil for all that wait. True: there
--- are some, and a plan that only moves them needs act.wake.
+-- again: they would hold the room, and nobody could use it. rows: those to look at, or nil for all that wait. True:
+-- there are some, and a plan that only moves them needs act.wake.
 function phases.bring_home(view, act, group, ahead, rows)
   local waiting, last, n, moves = view.waiting, nil, 0, view.copies
   for k = 1, rows and #rows or waiting.n do
