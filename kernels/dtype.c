@@ -6,12 +6,18 @@
 
 /* Names, block lengths and block bytes as the GGUF format fixes them. */
 static const struct dtype_info infos[DT_COUNT] = {
-    [DT_F32] = {"F32", 1, 4},       [DT_F16] = {"F16", 1, 2},       [DT_BF16] = {"BF16", 1, 2},
-    [DT_Q4_0] = {"Q4_0", 32, 18},   [DT_Q4_1] = {"Q4_1", 32, 20},   [DT_Q5_0] = {"Q5_0", 32, 22},
-    [DT_Q5_1] = {"Q5_1", 32, 24},   [DT_Q8_0] = {"Q8_0", 32, 34},   [DT_Q4_K] = {"Q4_K", 256, 144},
-    [DT_Q5_K] = {"Q5_K", 256, 176}, [DT_Q6_K] = {"Q6_K", 256, 210}, [DT_F8_SCALED] = {"F8_SCALED", 64, 68},
-    [DT_F8] = {"F8_E4M3", 1, 1},    [DT_I8] = {"I8", 1, 1},
+    [DT_F32] = {"F32", 1, 4},         [DT_F16] = {"F16", 1, 2},
+    [DT_BF16] = {"BF16", 1, 2},       [DT_Q4_0] = {"Q4_0", 32, 18},
+    [DT_Q4_1] = {"Q4_1", 32, 20},     [DT_Q5_0] = {"Q5_0", 32, 22},
+    [DT_Q5_1] = {"Q5_1", 32, 24},     [DT_Q8_0] = {"Q8_0", 32, 34},
+    [DT_IQ4_NL] = {"IQ4_NL", 32, 18}, [DT_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [DT_Q2_K] = {"Q2_K", 256, 84},    [DT_Q3_K] = {"Q3_K", 256, 110},
+    [DT_Q4_K] = {"Q4_K", 256, 144},   [DT_Q5_K] = {"Q5_K", 256, 176},
+    [DT_Q6_K] = {"Q6_K", 256, 210},   [DT_F8_SCALED] = {"F8_SCALED", 64, 68},
+    [DT_F8] = {"F8_E4M3", 1, 1},      [DT_I8] = {"I8", 1, 1},
 };
+
+const int8_t dtype_codes[DTYPE_CODES] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 const struct dtype_info *dtype_get(enum dtype t)
 {
@@ -166,6 +172,60 @@ static void block_q8_0(const uint8_t *b, float *y)
         y[i] = d * (float)(int8_t)b[2 + i];
 }
 
+/* IQ4_NL: f16 d; nibbles as Q4_0, which say where the value stands among dtype_codes. x = d * code. */
+static void block_iq4_nl(const uint8_t *b, float *y)
+{
+    float d = f16_at(b);
+    for (int i = 0; i < 16; i++) {
+        y[i] = d * (float)dtype_codes[b[2 + i] & 15];
+        y[i + 16] = d * (float)dtype_codes[b[2 + i] >> 4];
+    }
+}
+
+/* IQ4_XS: f16 d; u16 upper two bits of the 6-bit scales; 4 bytes of their nibbles; 128 bytes, 16 for each 32 elements
+ * as in IQ4_NL. x = d * (scale - 32) * code. */
+static void block_iq4_xs(const uint8_t *b, float *y)
+{
+    float d = f16_at(b);
+    uint16_t high = u16_at(b + 2);
+    for (int j = 0; j < 8; j++) {
+        int scale = ((b[4 + j / 2] >> 4 * (j % 2) & 15) | (high >> 2 * j & 3) << 4) - 32;
+        const uint8_t *q = b + 8 + 16 * j;
+        for (int i = 0; i < 16; i++) {
+            y[j * 32 + i] = d * (float)scale * (float)dtype_codes[q[i] & 15];
+            y[j * 32 + i + 16] = d * (float)scale * (float)dtype_codes[q[i] >> 4];
+        }
+    }
+}
+
+/* Element r*32+i (r = 0..3) of each 128 of Q2_K and Q3_K has its two bits at 2r of byte i of their 32. */
+static inline int two_bits(const uint8_t *q, int i)
+{
+    return q[i / 128 * 32 + i % 32] >> 2 * (i / 32 % 4) & 3;
+}
+
+/* Q2_K: 16 bytes, a scale in the low nibble and a min in the high one for each 16 elements; 64 bytes; f16 d, f16 dmin.
+ * x = d * scale * q - dmin * min. */
+static void block_q2_k(const uint8_t *b, float *y)
+{
+    float d = f16_at(b + 80), dmin = f16_at(b + 82);
+    for (int i = 0; i < 256; i++)
+        y[i] = d * (float)(b[i / 16] & 15) * (float)two_bits(b + 16, i) - dmin * (float)(b[i / 16] >> 4);
+}
+
+/* Q3_K: 32 bytes of third bits, bit j of byte i of element 32*j+i; 64 bytes; 12 bytes of 6-bit scales, one for each 16
+ * elements: nibbles in the first eight, upper bits in the last four; f16 d. x = d * (scale - 32) * (q - 4). */
+static void block_q3_k(const uint8_t *b, float *y)
+{
+    const uint8_t *s = b + 96;
+    float d = f16_at(b + 108);
+    for (int i = 0; i < 256; i++) {
+        int j = i / 16, scale = (s[j % 8] >> 4 * (j / 8) & 15) | (s[8 + j % 4] >> 2 * (j / 4) & 3) << 4;
+        int q = two_bits(b + 32, i) | (b[i % 32] >> i / 32 & 1) << 2;
+        y[i] = d * (float)(scale - 32) * (float)(q - 4);
+    }
+}
+
 /* The 6-bit scale and min of sub-block j of Q4_K and Q5_K, out of 12 bytes. */
 static void k_scale(const uint8_t *s, int j, int *scale, int *min)
 {
@@ -253,9 +313,10 @@ static void plain_to_f32(enum dtype t, const uint8_t *src, float *dst, int64_t n
 void dtype_to_f32(enum dtype t, const void *src, float *dst, int64_t n)
 {
     static void (*const blocks[DT_COUNT])(const uint8_t *, float *) = {
-        [DT_Q4_0] = block_q4_0, [DT_Q4_1] = block_q4_1, [DT_Q5_0] = block_q5_0,
-        [DT_Q5_1] = block_q5_1, [DT_Q8_0] = block_q8_0, [DT_Q4_K] = block_q4_k,
-        [DT_Q5_K] = block_q5_k, [DT_Q6_K] = block_q6_k, [DT_F8_SCALED] = block_f8,
+        [DT_Q4_0] = block_q4_0,    [DT_Q4_1] = block_q4_1, [DT_Q5_0] = block_q5_0,     [DT_Q5_1] = block_q5_1,
+        [DT_Q8_0] = block_q8_0,    [DT_Q4_K] = block_q4_k, [DT_IQ4_NL] = block_iq4_nl, [DT_IQ4_XS] = block_iq4_xs,
+        [DT_Q2_K] = block_q2_k,    [DT_Q3_K] = block_q3_k, [DT_Q5_K] = block_q5_k,     [DT_Q6_K] = block_q6_k,
+        [DT_F8_SCALED] = block_f8,
     };
     const struct dtype_info *d = dtype_get(t);
     ASSERT(n >= 0 && n % d->block == 0);

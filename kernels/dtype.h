@@ -17,6 +17,10 @@ enum dtype {
     DT_Q5_0,
     DT_Q5_1,
     DT_Q8_0,
+    DT_IQ4_NL,
+    DT_IQ4_XS,
+    DT_Q2_K,
+    DT_Q3_K,
     DT_Q4_K,
     DT_Q5_K,
     DT_Q6_K,
@@ -37,6 +41,10 @@ struct dtype_info {
     int block; /* elements per block; 1 for plain types */
     int bytes; /* bytes per block */
 };
+
+/* What the four bits of IQ4_NL and IQ4_XS stand for. */
+enum { DTYPE_CODES = 16 };
+extern const int8_t dtype_codes[DTYPE_CODES];
 
 const struct dtype_info *dtype_get(enum dtype t);
 /* Bytes of one row of `cols` elements; cols must be a multiple of the block. */

@@ -12,10 +12,12 @@ static int find_type(const char *name, enum dtype *out, struct err *e)
     static const struct {
         const char *name;
         enum dtype type;
-    } names[] = {{"f32", DT_F32},     {"float32", DT_F32},   {"f16", DT_F16},   {"float16", DT_F16},
-                 {"bf16", DT_BF16},   {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1},
-                 {"q5_0", DT_Q5_0},   {"q5_1", DT_Q5_1},     {"q8_0", DT_Q8_0}, {"fp8", DT_F8},
-                 {"fp8_e4m3", DT_F8}, {"int8", DT_I8}};
+    } names[] = {{"f32", DT_F32},       {"float32", DT_F32},   {"f16", DT_F16},   {"float16", DT_F16},
+                 {"bf16", DT_BF16},     {"bfloat16", DT_BF16}, {"q4_0", DT_Q4_0}, {"q4_1", DT_Q4_1},
+                 {"q5_0", DT_Q5_0},     {"q5_1", DT_Q5_1},     {"q8_0", DT_Q8_0}, {"fp8", DT_F8},
+                 {"iq4_nl", DT_IQ4_NL}, {"iq4_xs", DT_IQ4_XS}, {"q2_k", DT_Q2_K}, {"q3_k", DT_Q3_K},
+                 {"q4_k", DT_Q4_K},     {"q5_k", DT_Q5_K},     {"q6_k", DT_Q6_K}, {"fp8_e4m3", DT_F8},
+                 {"int8", DT_I8}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(names[i].name, name)) {
             *out = names[i].type;

@@ -34,7 +34,7 @@ static const struct opt_row rows[] = {
     {"hf-config", NULL, 0, OPT_TEXT, GROUP_MODEL, ALL, AT(hf_config), "FILE", NULL, 0, 0, NULL,
      "a Hugging Face config.json, for --load-format dummy and moonshift simulate"},
     {"dummy-dtype", NULL, 0, OPT_CHOICE, GROUP_MODEL, ALL, AT(dummy_dtype), "TYPE", "q8_0", 0, 0,
-     "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|fp8_e4m3", "how the dummy matrices are stored"},
+     "f32|f16|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|iq4_nl|iq4_xs|q2_k|q3_k|q4_k|q5_k|q6_k|fp8_e4m3", "of dummy matrices"},
     {"seed", NULL, 0, OPT_SEED, GROUP_MODEL, ALL, AT(seed), "N", "0", 0, 0, NULL,
      "of dummy weights, of the answers of moonshift run, of batch lines that ask for none, and of generated traffic"},
     {"embedding-model", NULL, 0, OPT_TEXT, GROUP_MODEL, IN_SERVE | IN_BATCH, AT(embedding_model), "FILE|FOLDER", NULL,

@@ -6,11 +6,12 @@
  * The order of the sums:
  *
  * - Linear layers. An output is the sum over leaves of 64 columns of the matrix, by absolute column whatever the
- *   window. A leaf starts from 0. Quantised weights add, for each 32 columns in ascending order (16 for Q6_K), fma(d_w
- *   * d_x, (float)dot, acc) and then, where the type has a minimum, fma(m_w, d_x * sum_x, acc); the dot products are
- *   exact integers. Float weights add fma(w, x, acc) for each column in ascending order. Scaled fp8 does the same over
- *   its codes and then multiplies the leaf by its scale. Fast inputs of F16 and BF16 weights are rounded to bfloat16,
- *   as the weights are, and what is less than 2^-50 is zero; of each pair of columns the odd one is added first.
+ *   window. A leaf starts from 0. Quantised weights add, for each 32 columns in ascending order (16 for Q2_K, Q3_K,
+ * Q6_K), fma(d_w * d_x, (float)dot, acc) and then, where the type has a minimum, fma(m_w, d_x * sum_x, acc) (of Q2_K
+ * for both halves of the 32); the dot products are exact integers. Float weights add fma(w, x, acc) for each column in
+ * ascending order. Scaled fp8 does the same over its codes and then multiplies the leaf by its scale. Fast inputs of
+ * F16 and BF16 weights are rounded to bfloat16, as the weights are, and what is less than 2^-50 is zero; of each pair
+ * of columns the odd one is added first.
  * - Leaves are added in the binary tree over their absolute index: node [a, m) + node [m, b), where b - a is a power
  *   of two and a is a multiple of it. Absent leaves are skipped. So a rank that holds the leaves [a, b) computes whole
  *   nodes, and the nodes of several ranks add up to the same bits. The bias is added next, then the old y when
@@ -128,7 +129,7 @@ struct linear_scratch {
     float outer[MAX_LEVELS - INNER_LEVELS][MAX_WIDE][ROW_BLOCK][GROUP_ROWS]; /* a level's lie close together */
     uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];                         /* [block][group], unpacked */
     float scale[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS];                /* [block][2][group][16] */
-    float min[SPAN_LEAVES * 2 * MAX_WIDE * GROUP_ROWS];                      /* [block][group][16] */
+    float min[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS];                  /* [block][2][group][16] */
 };
 
 /* n_q queries of one kv head of one sequence over leaves [leaf0, leaf1) of its positions. */

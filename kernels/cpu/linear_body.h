@@ -36,33 +36,38 @@ struct place {
 /* A block ready to multiply: in place in the packed matrix, or one of each group, unpacked into the panel. */
 struct block_at {
     const uint8_t *w, *head;  /* head: of its 256 columns (K types, in place) */
-    const float *scale, *min; /* panel: [2][G][16], [G][16] */
+    const float *scale, *min; /* panel: [2][G][16] each */
 };
 
 INLINE int zero_shift(enum family f)
 {
-    return f == FAM_S8 ? S8_SHIFT : f == FAM_U4 ? 3 : f == FAM_U5 ? 4 : f == FAM_K6 ? 5 : 0;
+    if (f == FAM_S8 || f == FAM_C4 || f == FAM_KC4)
+        return S8_SHIFT;
+    return f == FAM_U4 ? 3 : f == FAM_U5 ? 4 : f == FAM_K6 ? 5 : f == FAM_K3 ? 2 : 0;
 }
 
 INLINE vf packed_scale(enum family f, const struct block_at *b, int part)
 {
-    const uint8_t *s = b->w + family_weight_bytes(f);
+    const uint8_t *s = family_scales(f, b->w, b->head) + 16 * part;
     if (!family_is_k(f))
         return vf_load_f16((const uint16_t *)s);
     vf d = vf_load_f16((const uint16_t *)b->head);
-    return vf_mul(d, f == FAM_K6 ? vf_load_s8((const int8_t *)s + 16 * part) : vf_load_u8(s));
+    if (f == FAM_K2)
+        return vf_mul(d, vf_load_nibble(s, false));
+    return vf_mul(d, family_has_min(f) ? vf_load_u8(s) : vf_load_s8((const int8_t *)s));
 }
 
-INLINE vf packed_min(enum family f, const struct block_at *b)
+INLINE vf packed_min(enum family f, const struct block_at *b, int part)
 {
-    const uint8_t *s = b->w + family_weight_bytes(f);
+    const uint8_t *s = family_scales(f, b->w, b->head) + 16 * part;
     if (!family_is_k(f))
         return vf_load_f16((const uint16_t *)(s + 32));
     vf dmin = vf_load_f16((const uint16_t *)(b->head + 32));
-    return vf_sub(vf_set1(0), vf_mul(dmin, vf_load_u8(s + 16)));
+    vf m = f == FAM_K2 ? vf_load_nibble(s, true) : vf_load_u8(s + 16);
+    return vf_sub(vf_set1(0), vf_mul(dmin, m));
 }
 
-/* The dots of a block, or for K6 of the part's half. */
+/* The dots of a block, or of the part's half. */
 INLINE void dots(struct tile t, int part, const struct block_at *b, const int8_t *q, vi dot[])
 {
 #ifdef VEC_WIDE
@@ -74,7 +79,13 @@ INLINE void dots(struct tile t, int part, const struct block_at *b, const int8_t
     dot_block(family_bits(t.f), t.panel, t.fast, part, t.R, b->w, q, dot);
 }
 
-/* Adds the chunks that share a scale: all of a block, or for K6 the part's half. */
+/* Of 16 of the inputs of a row. */
+INLINE const int32_t *half_sum(const struct qinput *in, int part, int r)
+{
+    return in->half + (part ? in->tile : 0) + r;
+}
+
+/* Adds the chunks that share a scale: all of a block, or the part's half. */
 INLINE void part_add(struct tile t, int part, const struct block_at *b, const struct qinput *in, vf acc[])
 {
     vi dot[MAX_SUMS];
@@ -85,7 +96,7 @@ INLINE void part_add(struct tile t, int part, const struct block_at *b, const st
         vf dw = t.panel ? vf_load(b->scale + GROUP_ROWS * (t.G * part + i)) : packed_scale(t.f, b, part);
         UNROLL for (int r = 0; r < t.R; r++)
         {
-            const int32_t *sum = t.f == FAM_K6 ? in->half + (part ? in->tile : 0) + r : &in->meta[r].i;
+            const int32_t *sum = family_parts(t.f) == 2 ? half_sum(in, part, r) : &in->meta[r].i;
             vi x = dot[i * t.R + r];
             if (shift)
                 x = vi_sub_shifted(x, vi_load1(sum), shift);
@@ -95,20 +106,33 @@ INLINE void part_add(struct tile t, int part, const struct block_at *b, const st
     }
 }
 
+/* Adds what the minimum is times the inputs that share it. */
+INLINE void part_add_min(struct tile t, int part, const struct block_at *b, const struct qinput *in, vf acc[])
+{
+    UNROLL for (int i = 0; i < t.G; i++)
+    {
+        vf mw = t.panel ? vf_load(b->min + GROUP_ROWS * (t.G * part + i)) : packed_min(t.f, b, part);
+        UNROLL for (int r = 0; r < t.R; r++)
+        {
+            vf x = vf_load1(&in->meta[(family_parts(t.f) == 2 ? 1 : 2) * in->tile + (size_t)r].f);
+            if (family_parts(t.f) == 2)
+                x = vf_mul(x, vi_to_f(vi_load1(half_sum(in, part, r))));
+            acc[i * t.R + r] = vf_fma(mw, x, acc[i * t.R + r]);
+        }
+    }
+}
+
 /* acc += block * inputs of each row. */
 INLINE void block_add(struct tile t, const struct block_at *b, const struct qinput *in, vf acc[])
 {
+    const bool two = family_parts(t.f) == 2, min = family_has_min(t.f);
     part_add(t, 0, b, in, acc);
-    if (t.f == FAM_K6)
+    if (two)
         part_add(t, 1, b, in, acc);
-    if (!family_has_min(t.f))
-        return;
-    UNROLL for (int i = 0; i < t.G; i++)
-    {
-        vf mw = t.panel ? vf_load(b->min + GROUP_ROWS * i) : packed_min(t.f, b);
-        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] =
-            vf_fma(mw, vf_load1(&in->meta[2 * in->tile + (size_t)r].f), acc[i * t.R + r]);
-    }
+    if (min)
+        part_add_min(t, 0, b, in, acc);
+    if (min && two)
+        part_add_min(t, 1, b, in, acc);
 }
 
 /* Where the nodes of a level wait for their right siblings. */
@@ -208,7 +232,7 @@ INLINE struct block_at block_of_panel(struct tile t, const struct linear_scratch
 {
     return (struct block_at){.w = s->panel + (size_t)(i * t.G) * PANEL_BLOCK,
                              .scale = s->scale + (size_t)(i * 2 * t.G) * GROUP_ROWS,
-                             .min = s->min + (size_t)(i * t.G) * GROUP_ROWS};
+                             .min = s->min + (size_t)(i * 2 * t.G) * GROUP_ROWS};
 }
 
 /* Of block b of each group, or where the window ends before it, of a first one of the groups that are next. */
@@ -394,10 +418,12 @@ INLINE void panel_fill(struct tile t, const struct linear_job *j, struct place p
             int to = b - 2 * p.leaf0;
             at.w = family_block(t.f, group_at(j, p.g + i), b, &at.head);
             panel_block(family_bits(t.f), t.fast, at.w, s->panel + (size_t)(to * t.G + i) * PANEL_BLOCK);
-            for (int part = 0; part < (t.f == FAM_K6 ? 2 : 1); part++)
-                vf_store(s->scale + (size_t)((to * 2 + part) * t.G + i) * GROUP_ROWS, packed_scale(t.f, &at, part));
-            if (family_has_min(t.f))
-                vf_store(s->min + (size_t)(to * t.G + i) * GROUP_ROWS, packed_min(t.f, &at));
+            for (int part = 0; part < family_parts(t.f); part++) {
+                size_t lanes = (size_t)((to * 2 + part) * t.G + i) * GROUP_ROWS;
+                vf_store(s->scale + lanes, packed_scale(t.f, &at, part));
+                if (family_has_min(t.f))
+                    vf_store(s->min + lanes, packed_min(t.f, &at, part));
+            }
         }
     }
 }
@@ -462,12 +488,17 @@ PANEL_KERNEL(panel_u4m, FAM_U4M)
 PANEL_KERNEL(panel_u5, FAM_U5)
 PANEL_KERNEL(panel_u5m, FAM_U5M)
 PANEL_KERNEL(panel_s8, FAM_S8)
+PANEL_KERNEL(panel_k2, FAM_K2)
 PANEL_KERNEL(panel_k6, FAM_K6)
 QUANT_KERNEL(linear_u4, FAM_U4, panel_u4)
 QUANT_KERNEL(linear_u4m, FAM_U4M, panel_u4m)
 QUANT_KERNEL(linear_u5, FAM_U5, panel_u5)
 QUANT_KERNEL(linear_u5m, FAM_U5M, panel_u5m)
 QUANT_KERNEL(linear_s8, FAM_S8, panel_s8)
+QUANT_KERNEL(linear_c4, FAM_C4, panel_s8)
+QUANT_KERNEL(linear_kc4, FAM_KC4, panel_s8)
+QUANT_KERNEL(linear_k2, FAM_K2, panel_k2)
+QUANT_KERNEL(linear_k3, FAM_K3, panel_k6)
 QUANT_KERNEL(linear_k4, FAM_K4, panel_u4m)
 QUANT_KERNEL(linear_k5, FAM_K5, panel_u5m)
 QUANT_KERNEL(linear_k6, FAM_K6, panel_k6)
@@ -479,7 +510,8 @@ static void linear_kernel(const struct linear_job *j, int g, int groups, int row
     static void (*const by_family[])(const struct linear_job *, struct place, int, int, struct linear_scratch *) = {
         [FAM_F32] = linear_f32, [FAM_F16] = linear_f16, [FAM_BF16] = linear_bf16, [FAM_PAIR] = linear_pair,
         [FAM_F8] = linear_f8,   [FAM_U4] = linear_u4,   [FAM_U4M] = linear_u4m,   [FAM_U5] = linear_u5,
-        [FAM_U5M] = linear_u5m, [FAM_S8] = linear_s8,   [FAM_K4] = linear_k4,     [FAM_K5] = linear_k5,
+        [FAM_U5M] = linear_u5m, [FAM_S8] = linear_s8,   [FAM_C4] = linear_c4,     [FAM_KC4] = linear_kc4,
+        [FAM_K2] = linear_k2,   [FAM_K3] = linear_k3,   [FAM_K4] = linear_k4,     [FAM_K5] = linear_k5,
         [FAM_K6] = linear_k6,
     };
     struct place p = {g, row0, 0, j->leaf0, j->leaf1, 0, 0};

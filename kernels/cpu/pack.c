@@ -10,9 +10,10 @@
 #include "kernels/cpu/transpose.h"
 
 static const enum family families[DT_COUNT] = {
-    [DT_F32] = FAM_F32,  [DT_F16] = FAM_F16, [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
-    [DT_Q4_1] = FAM_U4M, [DT_Q5_0] = FAM_U5, [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
-    [DT_Q4_K] = FAM_K4,  [DT_Q5_K] = FAM_K5, [DT_Q6_K] = FAM_K6,   [DT_F8_SCALED] = FAM_F8,
+    [DT_F32] = FAM_F32,   [DT_F16] = FAM_F16,    [DT_BF16] = FAM_BF16, [DT_Q4_0] = FAM_U4,
+    [DT_Q4_1] = FAM_U4M,  [DT_Q5_0] = FAM_U5,    [DT_Q5_1] = FAM_U5M,  [DT_Q8_0] = FAM_S8,
+    [DT_IQ4_NL] = FAM_C4, [DT_IQ4_XS] = FAM_KC4, [DT_Q2_K] = FAM_K2,   [DT_Q3_K] = FAM_K3,
+    [DT_Q4_K] = FAM_K4,   [DT_Q5_K] = FAM_K5,    [DT_Q6_K] = FAM_K6,   [DT_F8_SCALED] = FAM_F8,
 };
 
 /* How far from the start of a group the columns from `col` on are, or with `end` where the columns before it end. */
@@ -34,12 +35,16 @@ static int get_weight(int bits, const uint8_t *w, int row, int i)
     int c = i / 4, j = row * 4 + i % 4;
     if (bits == 8)
         return (int8_t)w[64 * c + j];
+    if (bits < 4) {
+        int low = w[64 * (c / 4) + j] >> 2 * (c % 4) & 3;
+        return bits == 2 ? low : low | (w[128 + j] >> c & 1) << 2;
+    }
     int q = w[64 * (c % 4) + j] >> (c < 4 ? 0 : 4) & 15;
     if (bits == 5)
         q |= (w[256 + j] >> c & 1) << 4;
     if (bits == 6)
         q |= (w[256 + 64 * (c / 4) + j] >> 2 * (c % 4) & 3) << 4;
-    return q;
+    return bits == CODED ? dtype_codes[q] : q;
 }
 
 /* The rows of a group in their file. */
@@ -183,7 +188,7 @@ INLINE quad swap_bits(quad x, int by, uint32_t where)
     return x ^ t ^ t << by;
 }
 
-/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0: d, perhaps m, perhaps fifth bits, weights. */
+/* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL: d, perhaps m, perhaps fifth bits, weights. */
 INLINE void pack_simple(enum dtype t, uint8_t *block, struct rows r)
 {
     const enum family f = families[t];
@@ -210,7 +215,7 @@ INLINE void pack_simple(enum dtype t, uint8_t *block, struct rows r)
         put_tile(4, block + 256, rows_at(r, at + TILE_BYTES));
 }
 
-/* The fifth bits of the j-th block of a super-block, of whose weights w has one bit for each block. */
+/* The fifth (or third) bits of the j-th block of a super-block, of whose weights w has one bit for each block. */
 INLINE void put_fifth(uint8_t *to, const struct word w[8], int j)
 {
     struct word out = {0};
@@ -280,6 +285,52 @@ INLINE void pack_k6(uint8_t *super, struct rows r)
     }
 }
 
+/* 256 columns of Q2_K or Q3_K: each half has the two bits of its four blocks in 32 bytes. */
+INLINE void pack_k23(enum dtype t, uint8_t *super, struct rows r)
+{
+    const enum family f = families[t];
+    const ptrdiff_t block = family_block_bytes(f), scales = family_weight_bytes(f);
+    const bool three = t == DT_Q3_K;
+    uint8_t *first = super + family_head_bytes(f);
+    struct word w[8], third[8];
+    octets head[16], *s = three ? head + 2 : head;
+    put_halves(super, rows_at(r, three ? 108 : 80));
+    if (three)
+        read_words(third, 2, r);
+    else
+        put_halves(super + 32, rows_at(r, 82));
+    put_tile(1, (uint8_t *)head, rows_at(r, three ? 94 : 0)); /* of Q3_K, too, all of them lie within the block */
+    for (int j = 0; j < 2 * SUPER_BLOCKS; j++) {
+        octets scale = s[j];
+        if (three)
+            scale = ((s[j % 8] >> 4 * (j / 8) & 15) | (s[8 + j % 4] >> 2 * (j / 4) & 3) << 4) - 32;
+        memcpy(first + j / 2 * block + scales + (ptrdiff_t)16 * (j % 2), &scale, 16);
+    }
+    for (int j = 0; j < SUPER_BLOCKS; j++) {
+        if (j % 4 == 0)
+            read_words(w, 2, rows_at(r, (size_t)((three ? 32 : 16) + j * 8)));
+        put_upper(first + j * block, w, 2 * (j % 4));
+        if (three)
+            put_fifth(first + j * block + 128, third, j);
+    }
+}
+
+/* 256 columns of IQ4_XS: eight runs of nibbles as IQ4_NL has them. */
+INLINE void pack_kc4(uint8_t *super, struct rows r)
+{
+    const ptrdiff_t block = family_block_bytes(FAM_KC4);
+    uint8_t *first = super + family_head_bytes(FAM_KC4);
+    octets head[16];
+    put_halves(super, r);
+    put_tile(1, (uint8_t *)head, r);
+    for (int j = 0; j < SUPER_BLOCKS; j++) {
+        octets low = head[4 + j / 2] >> 4 * (j % 2) & 15, high = head[2 + j / 4] >> 2 * (j % 4) & 3,
+               scale = (low | high << 4) - 32;
+        memcpy(super + 32 + (ptrdiff_t)16 * j, &scale, 16);
+        put_tile(4, first + j * block, rows_at(r, (size_t)(8 + 16 * j)));
+    }
+}
+
 /* As pack_floats; inlined for each type, so that nothing is asked about it in the loops. */
 INLINE void pack_blocks(enum dtype t, uint8_t *group, int blocks, struct rows r)
 {
@@ -293,6 +344,10 @@ INLINE void pack_blocks(enum dtype t, uint8_t *group, int blocks, struct rows r)
         expect_rows(here, 0, turn);
         if (t == DT_Q6_K)
             pack_k6(packed, here);
+        else if (t == DT_Q2_K || t == DT_Q3_K)
+            pack_k23(t, packed, here);
+        else if (t == DT_IQ4_XS)
+            pack_kc4(packed, here);
         else if (family_is_k(f))
             pack_k45(t, packed, here);
         for (int i = 0; i < n && !family_is_k(f); i++)
@@ -319,6 +374,10 @@ static void pack_group(const struct weight *w, const struct cpu_kernels *pairs, 
         OF(DT_Q5_0);
         OF(DT_Q5_1);
         OF(DT_Q8_0);
+        OF(DT_IQ4_NL);
+        OF(DT_IQ4_XS);
+        OF(DT_Q2_K);
+        OF(DT_Q3_K);
         OF(DT_Q4_K);
         OF(DT_Q5_K);
         OF(DT_Q6_K);
@@ -455,25 +514,34 @@ static float f16_lane(const uint8_t *p, int lane)
     return f16_to_f32(h);
 }
 
+struct scale {
+    float d, m;
+};
+
+/* Those of 16 columns, of the block's first or second ones. */
+static struct scale scale_of(enum family f, const uint8_t *head, const uint8_t *scales, int lane, int part)
+{
+    const bool has_min = family_has_min(f);
+    if (!family_is_k(f))
+        return (struct scale){f16_lane(scales, lane), has_min ? f16_lane(scales + 32, lane) : 0};
+    const float d = f16_lane(head, lane), dmin = has_min ? f16_lane(head + 32, lane) : 0;
+    const uint8_t *s = scales + (family_parts(f) == 2 ? 16 * part : 0) + lane;
+    if (f == FAM_K2)
+        return (struct scale){d * (float)(*s & 15), -(dmin * (float)(*s >> 4))};
+    if (has_min)
+        return (struct scale){d * (float)*s, -(dmin * (float)s[16])};
+    return (struct scale){d * (float)(int8_t)*s, 0};
+}
+
 /* Widens block b of one lane; the operations are those of dtype_to_f32. */
 static void block_to_f32(enum family f, const uint8_t *group, int lane, int b, float *y)
 {
-    const uint8_t *head, *w = family_block(f, group, b, &head), *scales = w + family_weight_bytes(f);
-    int bits = family_bits(f), zero = f == FAM_U4 ? 8 : f == FAM_U5 ? 16 : f == FAM_K6 ? 32 : 0;
-    float d = f16_lane(family_is_k(f) ? head : scales, lane), m = 0;
-    float part[2] = {d, d};
-    if (f == FAM_K6) {
-        part[0] = d * (float)(int8_t)scales[lane];
-        part[1] = d * (float)(int8_t)scales[16 + lane];
-    } else if (family_is_k(f)) {
-        part[0] = part[1] = d * (float)scales[lane];
-        m = -(f16_lane(head + 32, lane) * (float)scales[16 + lane]);
-    } else if (family_has_min(f)) {
-        m = f16_lane(scales + 32, lane);
-    }
+    const uint8_t *head, *w = family_block(f, group, b, &head), *scales = family_scales(f, w, head);
+    int bits = family_bits(f), zero = f == FAM_U4 ? 8 : f == FAM_U5 ? 16 : f == FAM_K6 ? 32 : f == FAM_K3 ? 4 : 0;
     for (int i = 0; i < BLOCK_COLS; i++) {
-        float x = part[i / 16] * (float)(get_weight(bits, w, lane, i) - zero);
-        y[i] = family_has_min(f) ? x + m : x;
+        struct scale s = scale_of(f, head, scales, lane, i / 16);
+        float x = s.d * (float)(get_weight(bits, w, lane, i) - zero);
+        y[i] = family_has_min(f) ? x + s.m : x;
     }
 }
 

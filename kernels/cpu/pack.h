@@ -9,14 +9,22 @@
  * columns the f32 scales of the 16 rows, then for each column its 16 codes. Quantised types: for each 32 columns a
  * block. Chunk c (0..7) of a block is columns 4c..4c+3, and byte j (0..63) of a chunk is row j/4, column j%4 of it.
  *
+ *   2 bits   128 bytes: bits 2(c%4)..+1 of byte 64(c/4)+j are byte j of chunk c
+ *   3 bits   then 64 bytes: bit c of byte j is the third bit of byte j of chunk c
  *   4 bits   256 bytes: byte 64c+j has the low nibble of chunk c and, in its high nibble, that of chunk c+4 (c = 0..3)
  *   5 bits   then 64 bytes: bit c of byte j is the fifth bit of byte j of chunk c
  *   6 bits   then 128 bytes: bits 2(c%4)..+1 of byte 64(c/4)+j are the upper bits of byte j of chunk c
  *   8 bits   512 bytes: chunk after chunk, signed
+ *   coded    as 4 bits, each of which stands for one of dtype_codes
  *
- * After the bits come the scales of the 16 rows. Types with blocks of 32 columns have f16 d (and f16 m). K types have
- * a u8 scale and a u8 minimum for each 32 columns (6 bits: two rows of int8 scales, one for each 16 columns), and
- * before every 256 columns f16 d (and f16 dmin). */
+ * (The fifth and the upper bits lie behind the 256 bytes.) After the bits come the scales of the 16 rows. Types with
+ * blocks of 32 columns have f16 d (and f16 m). K types have before every 256 columns f16 d (and f16 dmin), and of each
+ * block
+ *
+ *   4, 5 bits   a u8 scale, then a u8 minimum
+ *   3, 6 bits   an int8 scale for 16 columns, then one for the next 16
+ *   2 bits      a byte for 16 columns, then one for the next 16: the scale in the low nibble, the minimum in the high
+ * one coded       nothing: the int8 scales of all eight blocks lie behind d, so that the blocks keep their alignment */
 #ifndef CPU_PACK_H
 #define CPU_PACK_H
 
@@ -26,7 +34,7 @@
 enum { GROUP_ROWS = WEIGHT_GROUP, BLOCK_COLS = 32, LEAF_COLS = SUM_LEAF, SUPER_BLOCKS = 8 };
 
 /* What the kernels tell apart. The first five are multiplied as floats. U: unsigned bits and a zero point; M: with a
- * min; S: signed; K: scales of 256-column blocks. */
+ * min; S: signed; C: coded; K: scales of 256-column blocks. */
 enum family {
     FAM_F32,
     FAM_F16,
@@ -38,6 +46,10 @@ enum family {
     FAM_U5,
     FAM_U5M,
     FAM_S8,
+    FAM_C4,
+    FAM_KC4,
+    FAM_K2,
+    FAM_K3,
     FAM_K4,
     FAM_K5,
     FAM_K6
@@ -59,36 +71,70 @@ static inline bool family_is_float(enum family f)
 
 static inline bool family_is_k(enum family f)
 {
-    return f >= FAM_K4;
+    return f >= FAM_KC4;
 }
+
+/* How the weights of a block lie, which is what a dot needs to know: so many bits each, or CODED. */
+enum { CODED = 16 };
 
 static inline int family_bits(enum family f)
 {
-    return f == FAM_S8 ? 8 : f == FAM_K6 ? 6 : f == FAM_U5 || f == FAM_U5M || f == FAM_K5 ? 5 : 4;
+    if (f == FAM_C4 || f == FAM_KC4)
+        return CODED;
+    return f == FAM_S8                                  ? 8
+           : f == FAM_K6                                ? 6
+           : f == FAM_U5 || f == FAM_U5M || f == FAM_K5 ? 5
+           : f == FAM_K3                                ? 3
+           : f == FAM_K2                                ? 2
+                                                        : 4;
+}
+
+/* A panel of 3 bits is one of 6: their zeros are 4 and 32. */
+enum { THREE_AS_SIX = 32 - 4 };
+
+/* Dots and scales are of 16 columns, not of 32: a block has two parts. */
+static inline bool bits_in_halves(int bits)
+{
+    return bits == 2 || bits == 3 || bits == 6;
+}
+
+static inline int family_parts(enum family f)
+{
+    return bits_in_halves(family_bits(f)) ? 2 : 1;
 }
 
 static inline bool family_has_min(enum family f)
 {
-    return f == FAM_U4M || f == FAM_U5M || f == FAM_K4 || f == FAM_K5;
+    return f == FAM_U4M || f == FAM_U5M || f == FAM_K2 || f == FAM_K4 || f == FAM_K5;
 }
 
 /* Bytes of the weights of a block, before its scales. */
 static inline int family_weight_bytes(enum family f)
 {
     int bits = family_bits(f);
-    return bits == 8 ? 512 : 256 + (bits - 4) * 64;
+    return bits == CODED ? 256 : bits * 64;
 }
 
 static inline int family_block_bytes(enum family f)
 {
-    int scales = f == FAM_U4M || f == FAM_U5M ? 64 : 32;
+    int scales = f == FAM_U4M || f == FAM_U5M ? 64 : f == FAM_KC4 ? 0 : 32;
     return family_weight_bytes(f) + scales;
 }
 
 /* Bytes at the head of every 256 columns. */
 static inline int family_head_bytes(enum family f)
 {
-    return f == FAM_K4 || f == FAM_K5 ? 64 : f == FAM_K6 ? 32 : 0;
+    if (!family_is_k(f))
+        return 0;
+    return f == FAM_KC4 ? 32 + SUPER_BLOCKS * GROUP_ROWS : family_has_min(f) ? 64 : 32;
+}
+
+/* Where the scales of a block at w lie; head is that of its 256 columns. */
+static inline const uint8_t *family_scales(enum family f, const uint8_t *w, const uint8_t *head)
+{
+    if (f == FAM_KC4) /* a block has 16 times as many bytes as its scales */
+        return head + 32 + (w - head - family_head_bytes(f)) / 16;
+    return w + family_weight_bytes(f);
 }
 
 /* Bytes from one element of a float type to the next. */

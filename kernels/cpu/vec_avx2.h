@@ -56,6 +56,13 @@ INLINE vf vf_load_u8(const uint8_t *p)
                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
 }
 
+INLINE vf vf_load_nibble(const uint8_t *p, bool high)
+{
+    __m128i x = load_nibbles(p, high);
+    return (vf){_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)))};
+}
+
 INLINE vf vf_load_s8(const int8_t *p)
 {
     __m128i x = _mm_loadu_si128((const __m128i *)p);
@@ -221,6 +228,28 @@ INLINE __m256i two_of(const int8_t *q)
     return _mm256_set1_epi32(x);
 }
 
+/* By so many bits to the left, or to the right where it is negative; what crosses a byte is the caller's to drop. */
+INLINE __m256i shifted(__m256i x, int by)
+{
+    return by < 0 ? _mm256_srli_epi16(x, -by) : by ? _mm256_slli_epi16(x, by) : x;
+}
+
+/* Two or three bits of half h of chunk c. */
+INLINE __m256i few_bits(int bits, const uint8_t *w, int c, int h)
+{
+    __m256i x = _mm256_and_si256(shifted(load32(w + 64 * (c / 4) + 32 * h), -2 * (c % 4)), _mm256_set1_epi8(3));
+    if (bits == 2)
+        return x;
+    return _mm256_or_si256(x, _mm256_and_si256(shifted(load32(w + 128 + 32 * h), 2 - c), _mm256_set1_epi8(4)));
+}
+
+/* What the codes in the bytes of x stand for. */
+INLINE __m256i decoded(__m256i x)
+{
+    __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)dtype_codes);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codes), x);
+}
+
 /* The bits above the nibble of chunk c, in place. h: which 32 of the chunk's 64 bytes. */
 INLINE __m256i high_bits(int bits, const uint8_t *w, int c, int h)
 {
@@ -239,9 +268,18 @@ INLINE __m256i chunk(int bits, const uint8_t *w, int c, int h)
 {
     if (bits == 8)
         return load32(w + 64 * c + 32 * h);
+    if (bits < 4)
+        return few_bits(bits, w, c, h);
     __m256i x = load32(w + 64 * (c % 4) + 32 * h);
     x = _mm256_and_si256(c < 4 ? x : _mm256_srli_epi16(x, 4), _mm256_set1_epi8(15));
+    if (bits == CODED)
+        return decoded(x);
     return bits == 4 ? x : _mm256_or_si256(x, high_bits(bits, w, c, h));
+}
+
+INLINE bool is_signed(int bits)
+{
+    return bits == 8 || bits == CODED;
 }
 
 /* Half h of two of a chunk's four columns, the even or the odd ones, as 16-bit integers. */
@@ -256,7 +294,7 @@ INLINE __m256i two_columns(int bits, bool panel, const uint8_t *w, int c, int od
         return shift == 12 ? x : _mm256_and_si256(x, _mm256_set1_epi16(15));
     }
     __m256i x = chunk(bits, w, c, h);
-    if (bits == 8)
+    if (is_signed(bits))
         return _mm256_srai_epi16(odd ? x : _mm256_slli_epi16(x, 8), 8);
     return odd ? _mm256_srli_epi16(x, 8) : _mm256_and_si256(x, _mm256_set1_epi16(255));
 }
@@ -284,10 +322,11 @@ INLINE void dot_pairs(int R, const __m256i w[2], const int8_t *q, bool first, vi
 
 INLINE void dot_block_high(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
-    int n = bits == 6 ? 4 : 8;
+    int n = bits_in_halves(bits) ? 4 : 8;
+    bool in_turn = panel || n == 4 || bits == 8;
     UNROLL for (int i = 0; i < n; i++)
     {
-        int c = panel || bits > 5 ? 4 * part + i : i / 2 + 4 * (i % 2); /* chunks whose nibbles share bytes together */
+        int c = in_turn ? 4 * part + i : i / 2 + 4 * (i % 2); /* chunks whose nibbles share bytes together */
         UNROLL for (int odd = 0; odd < 2; odd++)
         {
             __m256i two[2] = {two_columns(bits, panel, w, c, odd, 0), two_columns(bits, panel, w, c, odd, 1)};
@@ -296,19 +335,19 @@ INLINE void dot_block_high(int bits, bool panel, int part, int R, const uint8_t 
     }
 }
 
-/* Products of pairs of columns are added in 16 bits for so many chunks: twice 127 times the largest weight fits as
- * often.
- */
+/* Products of pairs of columns are added in 16 bits for so many chunks (of those of a dot): twice 127 times the largest
+ * weight fits as often. */
 INLINE int chunks_in_16_bits(int bits)
 {
-    return bits == 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
+    return is_signed(bits) ? 1 : bits == 4 ? 8 : bits == 6 ? 2 : 4;
 }
 
 /* w times the signed bytes y, pairs of columns added. Signed weights are multiplied by their size, and y has their
  * signs. */
 INLINE __m256i pair_products(int bits, __m256i w, __m256i y)
 {
-    return bits == 8 ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(y, w)) : _mm256_maddubs_epi16(w, y);
+    return is_signed(bits) ? _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(y, w))
+                           : _mm256_maddubs_epi16(w, y);
 }
 
 INLINE void add_in_order(__m256i *to, __m256i x, bool first, bool wide)
@@ -321,7 +360,7 @@ INLINE void add_in_order(__m256i *to, __m256i x, bool first, bool wide)
 INLINE void dot_few(int bits, bool panel, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     __m256i few[FAST_TILE][2];
-    int n = bits == 6 ? 4 : 8, most = chunks_in_16_bits(bits);
+    int n = bits_in_halves(bits) ? 4 : 8, most = chunks_in_16_bits(bits);
     __asm__("" : "+r"(w)); /* each time it is read again */
     UNROLL for (int i = 0; i < n; i++)
     {
@@ -348,7 +387,7 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
         dot_block_high(bits, panel, part, R, w, q, dot);
         return;
     }
-    int most = bits == 4 || bits == 8 ? 4 : 2;
+    int most = bits == 2 || bits == 4 || bits == 8 ? 4 : 2;
     UNROLL for (int r = 0; r < R; r += most)
         dot_few(bits, panel, part, R - r < most ? R - r : most, w, q + FAST_BLOCK * r, dot + r);
 }
@@ -357,7 +396,10 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
 INLINE int in_place_rows(enum family f, bool fast)
 {
     (void)fast;
-    return f == FAM_K6 ? QUANT_TILE : family_is_k(f) || family_bits(f) == 5 ? 2 * QUANT_TILE : 4 * QUANT_TILE;
+    int bits = family_bits(f);
+    if (bits == 3 || bits == 6)
+        return QUANT_TILE;
+    return family_is_k(f) || bits == 5 || bits == CODED ? 2 * QUANT_TILE : 4 * QUANT_TILE;
 }
 
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
@@ -366,11 +408,19 @@ INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
     {
         if (fast) {
             UNROLL for (int h = 0; h < 2; h++)
-                _mm256_store_si256((__m256i *)(out + 64 * c + 32 * h), chunk(bits, w, c, h));
+            {
+                __m256i x = chunk(bits, w, c, h);
+                x = bits == 3 ? _mm256_add_epi8(x, _mm256_set1_epi8(THREE_AS_SIX)) : x;
+                _mm256_store_si256((__m256i *)(out + 64 * c + 32 * h), x);
+            }
             continue;
         }
         UNROLL for (int i = 0; i < 4; i++)
-            _mm256_store_si256((__m256i *)(out + 128 * c + 32 * i), two_columns(bits, false, w, c, i / 2, i % 2));
+        {
+            __m256i x = two_columns(bits, false, w, c, i / 2, i % 2);
+            x = bits == 3 ? _mm256_add_epi16(x, _mm256_set1_epi16(THREE_AS_SIX)) : x;
+            _mm256_store_si256((__m256i *)(out + 128 * c + 32 * i), x);
+        }
     }
 }
 

@@ -58,6 +58,11 @@ INLINE vf vf_load_u8(const uint8_t *p)
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
 }
 
+INLINE vf vf_load_nibble(const uint8_t *p, bool high)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_nibbles(p, high)));
+}
+
 INLINE vf vf_load_s8(const int8_t *p)
 {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
@@ -225,6 +230,30 @@ INLINE vf vi_to_f(vi x)
 /* 8-bit weights are multiplied as w + 128, since vpdpbusd takes its first factor unsigned; it never saturates. */
 enum { S8_SHIFT = 7, PANEL_BLOCK = 512 };
 
+/* By so many bits to the left, or to the right where it is negative; what crosses a byte is the caller's to drop. */
+INLINE __m512i shifted(__m512i x, int by)
+{
+    return by < 0 ? _mm512_srli_epi16(x, (unsigned)-by) : by ? _mm512_slli_epi16(x, (unsigned)by) : x;
+}
+
+/* Two or three bits of chunk c. */
+INLINE __m512i few_bits(int bits, const uint8_t *w, int c)
+{
+    __m512i x = _mm512_and_si512(shifted(_mm512_loadu_si512(w + 64 * (c / 4)), -2 * (c % 4)), _mm512_set1_epi8(3));
+    if (bits == 2)
+        return x;
+    __m512i third = shifted(_mm512_loadu_si512(w + 128), 2 - c);
+    return _mm512_or_si512(x, _mm512_and_si512(third, _mm512_set1_epi8(4)));
+}
+
+/* What the codes in the bytes of x stand for, and 128. */
+INLINE __m512i decoded(__m512i x)
+{
+    __m128i codes = _mm_loadu_si128((const __m128i *)(const void *)dtype_codes);
+    codes = _mm_xor_si128(codes, _mm_set1_epi8((char)0x80));
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codes), x);
+}
+
 /* The bits above the nibble of chunk c, in place. */
 INLINE __m512i high_bits(int bits, const uint8_t *w, int c)
 {
@@ -246,8 +275,12 @@ INLINE __m512i chunk(int bits, bool panel, const uint8_t *w, int c)
         return _mm512_loadu_si512(w + 64 * c);
     if (bits == 8)
         return _mm512_xor_si512(_mm512_loadu_si512(w + 64 * c), _mm512_set1_epi8((char)0x80));
+    if (bits < 4)
+        return few_bits(bits, w, c);
     __m512i x = _mm512_loadu_si512(w + 64 * (c % 4));
     x = _mm512_and_si512(c < 4 ? x : _mm512_srli_epi16(x, 4), _mm512_set1_epi8(15));
+    if (bits == CODED)
+        return decoded(x);
     return bits == 4 ? x : _mm512_or_si512(x, high_bits(bits, w, c));
 }
 
@@ -266,7 +299,7 @@ INLINE __m512i both_planes(__m512i high, __m512i low)
 INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     __m512i high[MAX_TILE], low[MAX_TILE];
-    int n = bits == 6 ? 4 : 8;
+    int n = bits_in_halves(bits) ? 4 : 8;
     UNROLL for (int i = 0; i < n; i++)
     {
         int c = 4 * part + i;
@@ -295,7 +328,7 @@ INLINE __m512i in_register(__m512i x)
 INLINE void dot_wide(int bits, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     __m512i high[MAX_SUMS], low[MAX_SUMS], x[QUANT_WIDE];
-    int n = bits == 6 ? 4 : 8;
+    int n = bits_in_halves(bits) ? 4 : 8;
     UNROLL for (int i = 0; i < n; i++)
     {
         int c = 4 * part + i;
@@ -319,7 +352,11 @@ INLINE void dot_wide(int bits, bool fast, int part, int R, const uint8_t *w, con
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
     (void)fast;
-    UNROLL for (int c = 0; c < 8; c++) _mm512_storeu_si512(out + 64 * c, chunk(bits, false, w, c));
+    UNROLL for (int c = 0; c < 8; c++)
+    {
+        __m512i x = chunk(bits, false, w, c);
+        _mm512_storeu_si512(out + 64 * c, bits == 3 ? _mm512_add_epi8(x, _mm512_set1_epi8(THREE_AS_SIX)) : x);
+    }
 }
 
 #endif

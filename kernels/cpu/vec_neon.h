@@ -83,6 +83,14 @@ INLINE vf vf_load_u8(const uint8_t *p)
                 vcvtq_f32_u32(vmovl_u16(vget_low_u16(h))), vcvtq_f32_u32(vmovl_high_u16(h))};
 }
 
+INLINE vf vf_load_nibble(const uint8_t *p, bool high)
+{
+    uint8_t nibbles[16];
+    uint8x16_t x = vld1q_u8(p);
+    vst1q_u8(nibbles, high ? vshrq_n_u8(x, 4) : vandq_u8(x, vdupq_n_u8(15)));
+    return vf_load_u8(nibbles);
+}
+
 INLINE vf vf_load_s8(const int8_t *p)
 {
     int8x16_t x = vld1q_s8(p);

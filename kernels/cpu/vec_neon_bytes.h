@@ -22,13 +22,30 @@ INLINE void store64(uint8_t *p, uint8x16x4_t x)
     vst1q_u8(p + 48, x.val[3]);
 }
 
+/* By so many bits to the left, or to the right where it is negative, and of that the bits of the mask. */
+INLINE uint8x16_t shifted(uint8x16_t x, int by, uint8_t mask)
+{
+    return vandq_u8(vshlq_u8(x, vdupq_n_s8((int8_t)by)), vdupq_n_u8(mask));
+}
+
+/* Two or three bits of chunk c. */
+INLINE uint8x16x4_t few_bits(int bits, bool apart, const uint8_t *w, int c)
+{
+    uint8x16x4_t x = load64(apart, w + 64 * (c / 4));
+    UNROLL for (int i = 0; i < 4; i++) x.val[i] = shifted(x.val[i], -2 * (c % 4), 3);
+    if (bits == 2)
+        return x;
+    uint8x16x4_t third = load64(apart, w + 128);
+    UNROLL for (int i = 0; i < 4; i++) x.val[i] = vorrq_u8(x.val[i], shifted(third.val[i], 2 - c, 4));
+    return x;
+}
+
 /* The bits above the nibble of chunk c, in place. */
 INLINE uint8x16x4_t high_bits(int bits, bool apart, const uint8_t *w, int c)
 {
     uint8x16x4_t x = load64(apart, w + 256 + (bits == 6 ? 64 * (c / 4) : 0));
-    int8x16_t up = vdupq_n_s8((int8_t)(bits == 6 ? 4 - 2 * (c % 4) : 4 - c)); /* down where it is negative */
-    uint8x16_t mask = vdupq_n_u8(bits == 6 ? 0x30 : 0x10);
-    UNROLL for (int i = 0; i < 4; i++) x.val[i] = vandq_u8(vshlq_u8(x.val[i], up), mask);
+    int up = bits == 6 ? 4 - 2 * (c % 4) : 4 - c;
+    UNROLL for (int i = 0; i < 4; i++) x.val[i] = shifted(x.val[i], up, bits == 6 ? 0x30 : 0x10);
     return x;
 }
 
@@ -37,10 +54,17 @@ INLINE uint8x16x4_t chunk(int bits, bool apart, const uint8_t *w, int c)
 {
     if (bits == 8)
         return load64(apart, w + 64 * c);
+    if (bits < 4)
+        return few_bits(bits, apart, w, c);
     uint8x16x4_t x = load64(apart, w + 64 * (c % 4));
     UNROLL for (int i = 0; i < 4; i++) x.val[i] = c < 4 ? vandq_u8(x.val[i], vdupq_n_u8(15)) : vshrq_n_u8(x.val[i], 4);
     if (bits == 4)
         return x;
+    if (bits == CODED) {
+        uint8x16_t codes = vreinterpretq_u8_s8(vld1q_s8(dtype_codes));
+        UNROLL for (int i = 0; i < 4; i++) x.val[i] = vqtbl1q_u8(codes, x.val[i]);
+        return x;
+    }
     uint8x16x4_t high = high_bits(bits, apart, w, c);
     UNROLL for (int i = 0; i < 4; i++) x.val[i] = vorrq_u8(x.val[i], high.val[i]);
     return x;
@@ -79,10 +103,19 @@ INLINE vi join_planes(vi high, vi low)
                 vmlaq_n_s32(low.d, high.d, 255)};
 }
 
-/* Four tiles, since unpacking is cheap beside products; of five and six bits, where it is not, one. */
+/* A chunk as a panel has it. */
+INLINE uint8x16x4_t panel_chunk(int bits, bool apart, const uint8_t *w, int c)
+{
+    uint8x16x4_t x = chunk(bits, apart, w, c);
+    UNROLL for (int i = 0; i < 4 && bits == 3; i++) x.val[i] = vaddq_u8(x.val[i], vdupq_n_u8(THREE_AS_SIX));
+    return x;
+}
+
+/* Four tiles, since unpacking is cheap beside products; of three, five and six bits, where it is not, one. */
 INLINE int tiles_in_place(enum family f)
 {
-    return family_bits(f) == 5 || family_bits(f) == 6 ? 1 : 4;
+    int bits = family_bits(f);
+    return bits == 3 || bits == 5 || bits == 6 ? 1 : 4;
 }
 
 #endif

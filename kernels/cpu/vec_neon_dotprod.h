@@ -29,7 +29,7 @@ INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const ui
 {
     vi high[FAST_TILE], low[FAST_TILE];
     UNROLL for (int r = 0; r < R; r++) high[r] = low[r] = vi_zero();
-    int n = bits == 6 ? 4 : 8;
+    int n = bits_in_halves(bits) ? 4 : 8;
     UNROLL for (int i = 0; i < n; i++)
     {
         int c = 4 * part + i;
@@ -53,7 +53,7 @@ INLINE int in_place_rows(enum family f, bool fast)
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
     (void)fast;
-    UNROLL for (int c = 0; c < 8; c++) store64(out + 64 * c, chunk(bits, false, w, c));
+    UNROLL for (int c = 0; c < 8; c++) store64(out + 64 * c, panel_chunk(bits, false, w, c));
 }
 
 #endif

@@ -25,10 +25,9 @@ INLINE void round32(const float *x, float k, int8_t *to, int32_t sum[2], bool fa
         round32_planes(x, k, to, sum, 16, 8);
 }
 
-/* Chunks c and c + 1. */
-INLINE struct eight two_chunks(int bits, const uint8_t *w, int c)
+/* Two chunks, side by side. */
+INLINE struct eight two_chunks(uint8x16x4_t x, uint8x16x4_t y)
 {
-    uint8x16x4_t x = chunk(bits, false, w, c), y = chunk(bits, false, w, c + 1);
     struct eight to;
     UNROLL for (int i = 0; i < 4; i++)
     {
@@ -71,11 +70,12 @@ INLINE vi of_second(const struct sums *s)
 INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     struct sums sum[2];
-    int n = bits == 6 ? 2 : 4, step = fast ? 2 : 1;
+    int n = bits_in_halves(bits) ? 2 : 4, step = fast ? 2 : 1;
     UNROLL for (int i = 0; i < n; i++)
     {
         int c = 4 * part + 2 * i;
-        struct eight x = panel ? load_panel(w + 64 * c) : two_chunks(bits, w, c);
+        struct eight x =
+            panel ? load_panel(w + 64 * c) : two_chunks(chunk(bits, false, w, c), chunk(bits, false, w, c + 1));
         UNROLL for (int r = 0; r < R; r += step)
         {
             int8x16_t y = two_inputs(fast, R, r, q, 4 * c);
@@ -100,7 +100,7 @@ INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
     (void)fast;
     UNROLL for (int c = 0; c < 8; c += 2)
     {
-        struct eight x = two_chunks(bits, w, c);
+        struct eight x = two_chunks(panel_chunk(bits, false, w, c), panel_chunk(bits, false, w, c + 1));
         UNROLL for (int i = 0; i < 8; i++) vst1q_s8((int8_t *)out + 64 * c + 16 * i, x.v[i]);
     }
 }

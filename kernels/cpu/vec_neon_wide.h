@@ -37,7 +37,7 @@ INLINE vi add_column(vi sum, int8x16_t w, int16_t x)
 INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     UNROLL for (int r = 0; r < R; r++) dot[r] = vi_zero();
-    for (int c = 4 * part, end = bits == 6 ? c + 4 : 8; c < end; c++) {
+    for (int c = 4 * part, end = bits_in_halves(bits) ? c + 4 : 8; c < end; c++) {
         uint8x16x4_t x = panel ? load64(false, w + 64 * c) : chunk(bits, true, w, c);
         UNROLL for (int k = 0; k < 4; k++) UNROLL for (int r = 0; r < R; r++) dot[r] = add_column(
             dot[r], vreinterpretq_s8_u8(x.val[k]), input_at(fast, q + quant_block(fast) * (size_t)r, 4 * c + k));
@@ -52,7 +52,7 @@ INLINE int in_place_rows(enum family f, bool fast)
 INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
 {
     (void)fast;
-    UNROLL for (int c = 0; c < 8; c++) store64(out + 64 * c, chunk(bits, true, w, c));
+    UNROLL for (int c = 0; c < 8; c++) store64(out + 64 * c, panel_chunk(bits, true, w, c));
 }
 
 #endif

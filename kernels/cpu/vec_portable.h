@@ -71,6 +71,13 @@ INLINE vf vf_load_u8(const uint8_t *p)
     return r;
 }
 
+INLINE vf vf_load_nibble(const uint8_t *p, bool high)
+{
+    vf r;
+    LANES r.v[i] = (float)(high ? p[i] >> 4 : p[i] & 15);
+    return r;
+}
+
 INLINE vf vf_load_s8(const int8_t *p)
 {
     vf r;
@@ -263,20 +270,25 @@ INLINE int weight_at(int bits, bool panel, const uint8_t *w, int c, int j)
     if (bits == 8)
         return (int8_t)w[64 * c + j];
     if (panel)
-        return w[64 * c + j];
+        return w[64 * c + j]; /* never of coded ones, whose panel is that of 8 bits */
+    if (bits < 4) {
+        int two = w[64 * (c / 4) + j] >> 2 * (c % 4) & 3;
+        return bits == 2 ? two : two | (w[128 + j] >> c & 1) << 2;
+    }
     int low = c < 4 ? w[64 * c + j] & 15 : w[64 * (c - 4) + j] >> 4;
     if (bits == 5)
         return low | (w[256 + j] >> c & 1) << 4;
     if (bits == 6)
         return low | (w[256 + 64 * (c / 4) + j] >> 2 * (c % 4) & 3) << 4;
-    return low;
+    return bits == CODED ? dtype_codes[low] : low;
 }
 
-/* Exact dots of one packed block (pack.h) with the inputs of R rows; of 6-bit weights, of 16 columns: the part's. */
+/* Exact dots of one packed block (pack.h) with the inputs of R rows; of those in halves, of the part's 16
+ * columns. */
 INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     memset(dot, 0, (size_t)R * sizeof dot[0]);
-    for (int c = 4 * part, end = bits == 6 ? c + 4 : 8; c < end; c++)
+    for (int c = 4 * part, end = bits_in_halves(bits) ? c + 4 : 8; c < end; c++)
         for (int j = 0; j < 64; j++) {
             int x = weight_at(bits, panel, w, c, j);
             for (int r = 0; r < R; r++) {
@@ -299,7 +311,7 @@ INLINE void panel_block(int bits, bool fast, const uint8_t *w, uint8_t *out)
     (void)fast;
     for (int c = 0; c < 8; c++)
         for (int j = 0; j < 64; j++)
-            out[64 * c + j] = (uint8_t)weight_at(bits, false, w, c, j);
+            out[64 * c + j] = (uint8_t)(weight_at(bits, false, w, c, j) + (bits == 3 ? THREE_AS_SIX : 0));
 }
 
 #endif

@@ -67,6 +67,13 @@ INLINE __m256i widen_f8(const uint8_t *p)
     return _mm256_or_si256(a, sign);
 }
 
+/* The low or the high nibbles of 16 bytes. */
+INLINE __m128i load_nibbles(const uint8_t *p, bool high)
+{
+    __m128i x = _mm_loadu_si128((const __m128i *)(const void *)p);
+    return _mm_and_si128(high ? _mm_srli_epi16(x, 4) : x, _mm_set1_epi8(15));
+}
+
 INLINE void prefetch(const void *p)
 {
     _mm_prefetch((const char *)p, _MM_HINT_T0);

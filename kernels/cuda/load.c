@@ -190,6 +190,12 @@ static int check_source(const struct weight_src *src, struct err *e)
     const struct dtype_info *info = dtype_get(src->type);
     if (src->type == DT_F8)
         return err_set(e, E_UNSUPPORTED, "a matrix of fp8 needs its scales: %s", dtype_get(DT_F8_SCALED)->name);
+    if (src->type != DT_F32 && families[src->type] == FAM_F32)
+        return err_set(
+            e, E_UNSUPPORTED,
+            "there are no kernels for weights of type %s on GPUs; take a file of Q4_0, Q4_K_M, Q5_K_M, Q6_K or "
+            "Q8_0, or serve this one with --device cpu",
+            info->name);
     if (src->rows <= 0 || src->cols <= 0 || src->cols > 1 << 20)
         return err_set(e, E_UNSUPPORTED, "a matrix of %d x %d cannot be multiplied with", src->rows, src->cols);
     if (src->cols % info->block)

@@ -237,17 +237,16 @@ static const struct entry *find_entry(const struct gguf *g, const char *key)
 /* ---- tensors ---- */
 
 static const int8_t dtype_of[] = {
-    [0] = DT_F32 + 1,   [1] = DT_F16 + 1,   [2] = DT_Q4_0 + 1,  [3] = DT_Q4_1 + 1,
-    [6] = DT_Q5_0 + 1,  [7] = DT_Q5_1 + 1,  [8] = DT_Q8_0 + 1,  [12] = DT_Q4_K + 1,
-    [13] = DT_Q5_K + 1, [14] = DT_Q6_K + 1, [30] = DT_BF16 + 1,
+    [0] = DT_F32 + 1,   [1] = DT_F16 + 1,   [2] = DT_Q4_0 + 1,    [3] = DT_Q4_1 + 1,    [6] = DT_Q5_0 + 1,
+    [7] = DT_Q5_1 + 1,  [8] = DT_Q8_0 + 1,  [10] = DT_Q2_K + 1,   [11] = DT_Q3_K + 1,   [12] = DT_Q4_K + 1,
+    [13] = DT_Q5_K + 1, [14] = DT_Q6_K + 1, [20] = DT_IQ4_NL + 1, [23] = DT_IQ4_XS + 1, [30] = DT_BF16 + 1,
 };
 
 static const char *const foreign_types[] = {
-    [4] = "Q4_2",     [5] = "Q4_3",    [9] = "Q8_1",      [10] = "Q2_K",     [11] = "Q3_K",     [15] = "Q8_K",
-    [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS",  [19] = "IQ1_S",    [20] = "IQ4_NL",   [21] = "IQ3_S",
-    [22] = "IQ2_S",   [23] = "IQ4_XS", [24] = "I8",       [25] = "I16",      [26] = "I32",      [27] = "I64",
-    [28] = "F64",     [29] = "IQ1_M",  [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8", [34] = "TQ1_0",
-    [35] = "TQ2_0",   [39] = "MXFP4",  [40] = "NVFP4",
+    [4] = "Q4_2",      [5] = "Q4_3",   [9] = "Q8_1",   [15] = "Q8_K",  [16] = "IQ2_XXS",  [17] = "IQ2_XS",
+    [18] = "IQ3_XXS",  [19] = "IQ1_S", [21] = "IQ3_S", [22] = "IQ2_S", [24] = "I8",       [25] = "I16",
+    [26] = "I32",      [27] = "I64",   [28] = "F64",   [29] = "IQ1_M", [31] = "Q4_0_4_4", [32] = "Q4_0_4_8",
+    [33] = "Q4_0_8_8", [34] = "TQ1_0", [35] = "TQ2_0", [39] = "MXFP4", [40] = "NVFP4",
 };
 
 static int read_type(struct gguf_tensor *t, uint32_t type, struct err *e)
@@ -259,7 +258,7 @@ static int read_type(struct gguf_tensor *t, uint32_t type, struct err *e)
     const char *name = type < sizeof foreign_types / sizeof *foreign_types ? foreign_types[type] : NULL;
     return err_set(e, E_UNSUPPORTED,
                    "GGUF: tensor %s has type %s (%u), which is not supported; take a file quantised to F32, F16, BF16, "
-                   "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K",
+                   "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL or IQ4_XS",
                    show(t->name).text, name ? name : "unknown", type);
 }
 

@@ -174,6 +174,108 @@ static void put_q6_k(const float *x, uint8_t *dst)
         }
 }
 
+/* The place among dtype_codes of the one next to v. */
+static uint8_t nearest_code(float v)
+{
+    int best = 0;
+    for (int i = 1; i < DTYPE_CODES; i++)
+        if (fabsf(v - (float)dtype_codes[i]) < fabsf(v - (float)dtype_codes[best]))
+            best = i;
+    return (uint8_t)best;
+}
+
+/* 32 elements in steps of d, the peak of which lies on the code of the largest size. */
+static void put_codes(const float *x, float d, uint8_t *dst)
+{
+    uint8_t q[SMALL];
+    for (int i = 0; i < SMALL; i++)
+        q[i] = nearest_code(d != 0 ? x[i] / d : 0);
+    put_nibbles(q, dst, SMALL / 2);
+}
+
+static void put_iq4_nl(const float *x, uint8_t *dst)
+{
+    float d = put_f16(dst, peak(x, SMALL) / (float)dtype_codes[0]);
+    put_codes(x, d, dst + 2);
+}
+
+/* Signed scales of runs of n elements, whose peaks are to be `low` steps: 6 bits each, and d. */
+static float signed_scales(const float *x, int n, float low, uint8_t *dst, int *scale)
+{
+    float most = 0;
+    for (int i = 0; i < LARGE; i += n) {
+        float p = peak(x + i, n);
+        most = fabsf(p) > fabsf(most) ? p : most;
+    }
+    float d = put_f16(dst, most / (low * -32));
+    for (int i = 0; i < LARGE; i += n)
+        scale[i / n] = clamp(steps(peak(x + i, n) / low, d), -32, 31);
+    return d;
+}
+
+static void put_iq4_xs(const float *x, uint8_t *dst)
+{
+    int scale[LARGE / SMALL];
+    float d = signed_scales(x, SMALL, (float)dtype_codes[0], dst, scale);
+    memset(dst + 2, 0, 6);
+    for (int j = 0; j < LARGE / SMALL; j++) {
+        int s = scale[j] + 32;
+        dst[4 + j / 2] |= (uint8_t)((s & 15) << 4 * (j % 2));
+        dst[2 + j / 4] |= (uint8_t)((s >> 4) << 2 * (j % 4));
+        put_codes(x + SMALL * j, d * (float)scale[j], dst + 8 + 16 * j);
+    }
+}
+
+/* The lower two bits of each element, as dtype.c says. */
+static void put_two_bits(const uint8_t *q, uint8_t *dst)
+{
+    memset(dst, 0, LARGE / 4);
+    for (int i = 0; i < LARGE; i++)
+        dst[i / 128 * 32 + i % 32] |= (uint8_t)((q[i] & 3) << 2 * (i / 32 % 4));
+}
+
+static void put_q3_k(const float *x, uint8_t *dst)
+{
+    int scale[LARGE / 16];
+    uint8_t q[LARGE], *scales = dst + 96;
+    float d = signed_scales(x, 16, -4, dst + 108, scale);
+    memset(dst, 0, 32);
+    memset(scales, 0, 12);
+    for (int i = 0; i < LARGE; i++) {
+        q[i] = (uint8_t)(clamp(steps(x[i], d * (float)scale[i / 16]), -4, 3) + 4);
+        dst[i % 32] |= (uint8_t)((q[i] >> 2) << i / 32);
+    }
+    put_two_bits(q, dst + 32);
+    for (int j = 0; j < LARGE / 16; j++) {
+        int s = scale[j] + 32;
+        scales[j % 8] |= (uint8_t)((s & 15) << 4 * (j / 8));
+        scales[8 + j % 4] |= (uint8_t)((s >> 4) << 2 * (j / 4));
+    }
+}
+
+static void put_q2_k(const float *x, uint8_t *dst)
+{
+    float scale[LARGE / 16], offset[LARGE / 16], most_scale = 0, most_offset = 0;
+    uint8_t q[LARGE];
+    for (int j = 0; j < LARGE / 16; j++) {
+        float lo, hi;
+        range(x + 16 * j, 16, &lo, &hi);
+        lo = fminf(lo, 0);
+        scale[j] = (fmaxf(hi, 0) - lo) / 3;
+        offset[j] = -lo;
+        most_scale = fmaxf(most_scale, scale[j]);
+        most_offset = fmaxf(most_offset, offset[j]);
+    }
+    float d = put_f16(dst + 80, most_scale / 15), dmin = put_f16(dst + 82, most_offset / 15);
+    for (int j = 0; j < LARGE / 16; j++) {
+        int s = clamp(steps(scale[j], d), 0, 15), m = clamp(steps(offset[j], dmin), 0, 15);
+        dst[j] = (uint8_t)(s | m << 4);
+        for (int i = 16 * j; i < 16 * j + 16; i++)
+            q[i] = (uint8_t)clamp(steps(x[i] + dmin * (float)m, d * (float)s), 0, 3);
+    }
+    put_two_bits(q, dst + 16);
+}
+
 static void put_f8(const float *x, uint8_t *dst)
 {
     float d = fabsf(peak(x, LEAF)) / 448;
@@ -211,6 +313,18 @@ static void put_block(enum dtype t, const float *x, uint8_t *dst)
         return;
     case DT_Q5_1:
         put_q5(x, true, dst);
+        return;
+    case DT_IQ4_NL:
+        put_iq4_nl(x, dst);
+        return;
+    case DT_IQ4_XS:
+        put_iq4_xs(x, dst);
+        return;
+    case DT_Q2_K:
+        put_q2_k(x, dst);
+        return;
+    case DT_Q3_K:
+        put_q3_k(x, dst);
         return;
     case DT_Q4_K:
         put_q4_k(x, dst);

@@ -698,6 +698,11 @@ static void refusals(void **state)
     assert_int_equal(s->ops->begin(s->d, &b, NULL, &e), E_FULL);
     assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){DT_Q4_K, 4, 320, .data = zeros}, &e),
                      E_UNSUPPORTED);
+    static const enum dtype cpu_alone[] = {DT_IQ4_NL, DT_IQ4_XS, DT_Q2_K, DT_Q3_K};
+    for (size_t i = 0; i < sizeof cpu_alone / sizeof *cpu_alone; i++)
+        assert_int_equal(s->ops->weight_load(s->d, &w, &(struct weight_src){cpu_alone[i], 4, 256, .data = zeros}, &e),
+                         E_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "Q3_K on GPUs"));
     assert_null(w);
     assert_int_equal(s->ops->kv_block_bytes(DT_Q8_0, 16, 1, 64), 0);
     assert_int_equal(s->ops->kv_block_bytes(DT_F8_SCALED, 16, 1, 64), 0);

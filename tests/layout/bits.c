@@ -112,7 +112,8 @@ static void heads_28_4(void **state)
 static void k_quants(void **state)
 {
     (void)state;
-    check_dummy("wide", DT_Q6_K, 7);
+    check_dummy("wide", DT_Q2_K, 7);
+    check_dummy("wide", DT_IQ4_XS, 9);
 }
 
 /* Heads that fall on no leaf: sequence parallelism only. */

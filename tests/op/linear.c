@@ -9,8 +9,8 @@ struct shape {
     int rows, cols;
 };
 
-static const enum dtype types[] = {DT_F32,  DT_F16,  DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0,
-                                   DT_Q5_1, DT_Q8_0, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_F8_SCALED};
+static const enum dtype types[] = {DT_F32,    DT_F16,    DT_BF16, DT_Q4_0, DT_Q4_1, DT_Q5_0, DT_Q5_1, DT_Q8_0,
+                                   DT_IQ4_NL, DT_IQ4_XS, DT_Q2_K, DT_Q3_K, DT_Q4_K, DT_Q5_K, DT_Q6_K, DT_F8_SCALED};
 enum { N_TYPES = sizeof types / sizeof *types };
 
 /* Under TSan, which looks at threads alone, some types are enough. */
@@ -140,7 +140,8 @@ static void extreme_weights(void **state)
         const struct dtype_info *info = dtype_get(src.type);
         uint8_t *p = (uint8_t *)src.data;
         for (size_t b = 0; b < (size_t)32 * dtype_row_bytes(src.type, 512); b++) /* largest weights, largest scales */
-            if (b % (size_t)info->bytes >= 4 && b % (size_t)info->bytes < (size_t)info->bytes - 2)
+            if (b % (size_t)info->bytes >= 4 &&
+                b % (size_t)info->bytes < (size_t)info->bytes - (src.type == DT_Q2_K ? 4 : 2))
                 p[b] = src.type == DT_Q8_0 && b % 3 ? 0x80 : src.type == DT_F8_SCALED ? b % 3 ? 0xfe : 0x7e : 0xff;
         float *x = malloc(5 * 512 * sizeof *x);
         for (int i = 0; i < 5 * 512; i++)

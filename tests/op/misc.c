@@ -28,6 +28,30 @@ static void widening_by_hand(void **state)
     q4_k[80] = 0x02;                              /* element 128 = 2 */
     dtype_to_f32(DT_Q4_K, q4_k, y, 256);
     assert_true(y[0] == 16.0f && y[1] == -5.0f && y[128] == 2.0f * 49 - 18 && y[129] == -18.0f);
+    uint8_t iq4_nl[18] = {0x00, 0x40, 0x0f}; /* d = 2; byte 0: low the last code, high the first one */
+    dtype_to_f32(DT_IQ4_NL, iq4_nl, y, 32);
+    assert_true(y[0] == 226.0f && y[16] == -254.0f && y[1] == -254.0f);
+    uint8_t iq4_xs[136] = {0x00, 0x3c, 0x00, 0xc0,
+                           0x02, 0,    0,    0x30}; /* d = 1; scales 2 of block 0, 48 + 3 of block 7 */
+    iq4_xs[8] = 0x98;                               /* elements 0 and 16: codes 1 and 13 */
+    iq4_xs[120] = 0x07;                             /* element 224: code -10 */
+    dtype_to_f32(DT_IQ4_XS, iq4_xs, y, 256);
+    assert_true(y[0] == -30.0f && y[16] == -30.0f * 13 && y[1] == 30.0f * 127 && y[32] == 32.0f * 127);
+    assert_true(y[224] == -19.0f * 10 && y[240] == -19.0f * 127);
+    uint8_t q2_k[84] = {0x21, [15] = 0x43}; /* scale 1 and min 2 of elements 0..15, 3 and 4 of the last 16 */
+    q2_k[16] = 0x02;                        /* element 0: 2 */
+    q2_k[79] = 0xc0;                        /* element 255: 3 */
+    q2_k[81] = q2_k[83] = 0x3c;             /* d = dmin = 1 */
+    dtype_to_f32(DT_Q2_K, q2_k, y, 256);
+    assert_true(y[0] == 0.0f && y[1] == -2.0f && y[16] == 0.0f && y[255] == 5.0f && y[254] == -4.0f);
+    uint8_t q3_k[110] = {0x01, [31] = 0x80}; /* third bits of elements 0 and 255 */
+    q3_k[32] = 0x03;                         /* element 0: 7 */
+    q3_k[95] = 0x80;                         /* element 255: 4 + 2 */
+    q3_k[96] = 0x05, q3_k[104] = 0x01;       /* scale 0: 16 + 5 */
+    q3_k[103] = 0x70, q3_k[107] = 0x80;      /* scale 15: 32 + 7 */
+    q3_k[109] = 0x3c;                        /* d = 1 */
+    dtype_to_f32(DT_Q3_K, q3_k, y, 256);
+    assert_true(y[0] == -11.0f * 3 && y[1] == -11.0f * -4 && y[16] == -32.0f * -4 && y[255] == 7.0f * 2);
     uint8_t q6_k[210] = {0x5a}; /* element 0: low 10; element 64: low 5 */
     q6_k[128] = 0x21;           /* element 0: upper 1; element 64: upper 2 */
     q6_k[192] = 0xfe;           /* scale -2 for elements 0..15 */

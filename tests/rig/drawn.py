@@ -26,7 +26,9 @@ def maybe(rng, share, *flags):
 def numerics(rng, folder):
     """A shape, with tokens enough for a tokenizer of bytes, its weights, and what is rounded: shape, config, flags."""
     shape = rng.choice(SHAPES)
-    dtypes = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", *([] if shape == "mqa" else ["fp8_e4m3"])]
+    dtypes = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl"]
+    dtypes += [] if shape == "mqa" else ["fp8_e4m3"]
+    dtypes += ["q2_k", "q3_k", "q4_k", "q6_k", "iq4_xs"] if shape == "wide" else []
     with open(f"tests/data/layout_{shape}.json") as f:
         config = json.load(f)
     config["vocab_size"] = max(300, config["vocab_size"])

@@ -83,12 +83,17 @@ static inline struct weight_src random_matrix(struct rng *r, enum dtype t, int r
             memcpy(p + b, &d, 4);
             continue;
         }
-        if (t == DT_Q6_K) {
-            random_f16(r, p + b + 208, 0.0005f);
+        if (t == DT_Q6_K || t == DT_Q3_K) {
+            random_f16(r, p + b + info->bytes - 2, t == DT_Q6_K ? 0.0005f : 0.002f);
+            continue;
+        }
+        if (t == DT_Q2_K) {
+            random_f16(r, p + b + 80, 0.005f);
+            random_f16(r, p + b + 82, 0.005f);
             continue;
         }
         bool k = t == DT_Q4_K || t == DT_Q5_K;
-        random_f16(r, p + b, k ? 0.0005f : t == DT_Q8_0 ? 0.001f : 0.01f);
+        random_f16(r, p + b, k ? 0.0005f : t == DT_IQ4_XS ? 0.0001f : t == DT_Q8_0 || t == DT_IQ4_NL ? 0.001f : 0.01f);
         if (k || t == DT_Q4_1 || t == DT_Q5_1)
             random_f16(r, p + b + 2, k ? 0.002f : 0.05f);
     }

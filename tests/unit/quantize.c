@@ -19,6 +19,7 @@ static const struct {
     double limit; /* of error / largest size in the row */
 } types[] = {{DT_F32, 0},      {DT_F16, 0.0005}, {DT_BF16, 0.004}, {DT_Q8_0, 0.0045},
              {DT_Q4_0, 0.13},  {DT_Q4_1, 0.07},  {DT_Q5_0, 0.065}, {DT_Q5_1, 0.034},
+             {DT_IQ4_NL, 0.2}, {DT_IQ4_XS, 0.2}, {DT_Q2_K, 0.4},   {DT_Q3_K, 0.28},
              {DT_Q4_K, 0.085}, {DT_Q5_K, 0.05},  {DT_Q6_K, 0.035}, {DT_F8_SCALED, 0.0365}};
 
 static void fill(struct rng *r, int kind, float *x)
