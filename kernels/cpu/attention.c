@@ -352,6 +352,19 @@ static size_t cut_all(struct attn_call *c, const struct cutting *cut, bool fill)
     return floats;
 }
 
+/* So many that the threads end at about the same time, and that within an item most leaves are asked for ahead. */
+static int leaves_each(const struct attn_call *c, int threads)
+{
+    int leaves = 0;
+    for (int s = 0; s < c->d->batch->n_seqs; s++) {
+        const struct batch_seq *seq = &c->d->batch->seqs[s];
+        int last = cpu_row_position(seq, seq->row0 + seq->n_rows - 1), first = cpu_first_seen(c->a, seq->pos0);
+        leaves += (last / ATTN_LEAF - first / ATTN_LEAF + 1) * c->a->kv.n_kv_heads;
+    }
+    int each = (leaves + 4 * threads) / (8 * threads);
+    return each > 1 ? each : 1;
+}
+
 /* Chooses the cut and lays the working memory out. */
 static bool plan(struct attn_call *c)
 {
@@ -366,7 +379,7 @@ static bool plan(struct attn_call *c)
     order_heads(a, c->heads, c->heads + a->n_heads);
     cut_all(c, &cut, false);
     if (threads > 1 && c->n_items < 4 * threads)
-        cut.leaves_per_item = 1;
+        cut.leaves_per_item = leaves_each(c, threads);
     size_t floats = cut_all(c, &cut, false);
     size_t items = ((size_t)c->n_items * sizeof *c->items + 63) & ~(size_t)63;
     c->thread_floats = space_floats(c->dim, c->ldo);

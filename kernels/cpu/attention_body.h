@@ -6,6 +6,7 @@
 #define CPU_ATTENTION_BODY_H
 
 enum { SEGMENT = 16, LEAF_SEGMENTS = ATTN_LEAF / SEGMENT, ATTN_SUMS = FLOAT_WIDE == 1 ? TILE : 2 * TILE, MAX_RUNS = 4 };
+enum { LEAF_RUNS = 2 * LEAF_SEGMENTS };
 
 /* How the keys and values of a leaf lie, and how they are multiplied: one after the other as they are cached, or halves
  * in pairs, whose products are added one by one or by the CPU's own dots: as they are cached, or as a tile has them,
@@ -37,6 +38,7 @@ struct leaf_kv {
     size_t k_stride, v_stride; /* elements from one head element, one position, to the next */
     bool scaled;               /* DT_I8: scores are multiplied by the scales of keys, weights by those of values */
     const float *k_scale[LEAF_SEGMENTS], *v_scale[LEAF_SEGMENTS];
+    const uint8_t *ahead[LEAF_RUNS]; /* of each run of keys, then of values: what is fetched while it is read */
 };
 
 /* One batch of up to TILE queries in a leaf; from and to are the positions seen, counted from the leaf's start. */
@@ -83,6 +85,12 @@ INLINE enum dtype dtype_of(enum form f)
                                                                            : DT_BF16;
 }
 
+INLINE size_t size_of(enum form f)
+{
+    enum dtype t = dtype_of(f);
+    return t == DT_F32 ? 4 : t == DT_F8 || t == DT_I8 ? 1 : 2;
+}
+
 /* Sixteen elements from element i on; of no laced tile. */
 INLINE vf load_form(enum form f, const void *p, size_t i)
 {
@@ -91,6 +99,8 @@ INLINE vf load_form(enum form f, const void *p, size_t i)
         x = vf_drop_small(x);
     return f == HALF_F32 || f == DOT_F32 || f == HALF_F16 || f == DOT_F16 ? vf_round_half(x) : x;
 }
+
+#include "kernels/cpu/ahead_body.h"
 
 /* acc[i * G + k] += x[k] * the float at w + i * step, for Q of them. */
 INLINE void add_ones(int Q, int G, const vf x[], const float *w, size_t step, vf acc[])
@@ -133,6 +143,7 @@ INLINE void score_element(enum form f, int Q, int G, const struct attend_job *j,
 {
     size_t at = (size_t)d * kv->k_stride, step = (size_t)j->padded_dim;
     vf x[MAX_RUNS];
+    UNROLL for (int k = 0; k < G; k++) fetch_keys(f, kv, g + k, d);
 #ifdef VEC_PAIRS
     if (is_dot(f)) {
         vi two[MAX_RUNS];
@@ -265,6 +276,7 @@ INLINE void mix_position(enum form f, int Q, int G, const struct leaf_kv *kv, co
                          int p, int d, vf acc[])
 {
     vf x[MAX_RUNS];
+    fetch_value(f, G, kv, p, d);
     UNROLL for (int k = 0; k < G; k++) x[k] = load_value(f, kv, p, d + SEGMENT * k);
     add_ones(Q, G, x, &b->s[first][p], ATTN_LEAF, acc);
 }
@@ -277,6 +289,8 @@ INLINE void mix_pair(enum form f, int Q, int G, const struct leaf_kv *kv, const 
     if (is_dot(f)) {
         size_t wide = f == DOT_LACED ? 2 : 1, at = (size_t)(p % SEGMENT) * kv->v_stride + (size_t)d * wide;
         vi two[MAX_RUNS];
+        fetch_value(f, G, kv, p, d);
+        fetch_value(f, G, kv, p + 1, d);
         UNROLL for (int k = 0; k < G; k++) two[k] =
             load_dot(f, kv->v[p / SEGMENT], at + (size_t)(SEGMENT * k) * wide, kv->v_stride);
         add_dots(Q, G, two, &b->p[first][p], ATTN_LEAF, acc);
@@ -564,8 +578,10 @@ static void attend(const struct attend_job *j)
         int from = least - leaf * ATTN_LEAF, to = most - leaf * ATTN_LEAF;
         if (to <= 0 || from >= ATTN_LEAF)
             continue;
-        const int range[2] = {from > 0 ? from : 0, to < ATTN_LEAF ? to : ATTN_LEAF};
+        const int range[4] = {from > 0 ? from : 0, to < ATTN_LEAF ? to : ATTN_LEAF, 0,
+                              leaf + 1 < j->leaf1 ? to - ATTN_LEAF : 0};
         find_runs(j, leaf, range[0], range[1], &kv);
+        look_ahead(j, leaf, range, &kv);
         prepare_leaf(j, leaf, range, &kv);
         forms[kv.form](j, &kv, leaf);
     }

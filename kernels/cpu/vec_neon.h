@@ -256,6 +256,11 @@ INLINE void prefetch(const void *p)
     __builtin_prefetch(p);
 }
 
+INLINE void prefetch_far(const void *p)
+{
+    __builtin_prefetch(p, 0, 2);
+}
+
 INLINE uint32_t amax_bits32(const float *x)
 {
     const uint32x4_t mask = vdupq_n_u32(0x7fffffff);

@@ -261,6 +261,11 @@ INLINE void prefetch(const void *p)
     (void)p;
 }
 
+INLINE void prefetch_far(const void *p)
+{
+    (void)p;
+}
+
 /* 8-bit weights are multiplied as w + (1 << S8_SHIFT), or as they are where it is 0. Here a panel is the block with one
  * byte per weight. */
 enum { S8_SHIFT = 0, PANEL_BLOCK = 512 };

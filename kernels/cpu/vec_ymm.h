@@ -79,6 +79,11 @@ INLINE void prefetch(const void *p)
     _mm_prefetch((const char *)p, _MM_HINT_T0);
 }
 
+INLINE void prefetch_far(const void *p)
+{
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
+
 INLINE uint32_t amax_bits32(const float *x)
 {
     const __m256i mask = _mm256_set1_epi32(0x7fffffff);
