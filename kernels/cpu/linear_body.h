@@ -15,7 +15,9 @@ INLINE int wide_from(bool floats, bool fast)
 }
 #endif
 
-/* Bytes: a core waits for memory less when it asks for more at once than it would by itself. */
+/* Bytes: a core waits for memory less when it asks for more at once than it would by itself. Into the L2 cache: the L1
+ * is small, and what lies in the L2 it fetches in time. All lines have to be asked for: what asks so far ahead keeps
+ * the core from seeing by itself what comes. */
 enum { PREFETCH_AHEAD = 8192 };
 
 /* What a tile is, known when it is compiled: R rows of G groups. Its sums are [G][R]. */
@@ -210,7 +212,7 @@ INLINE void leaf_done(const struct linear_job *j, struct tile t, struct place p,
 
 INLINE void prefetch_bytes(const uint8_t *p, int n)
 {
-    UNROLL for (int i = 0; i < n; i += 64) prefetch(p + i);
+    UNROLL for (int i = 0; i < n; i += 64) prefetch_far(p + i);
 }
 
 INLINE const uint8_t *group_at(const struct linear_job *j, int g)
@@ -224,6 +226,8 @@ INLINE struct block_at block_in_place(enum family f, const uint8_t *group, int b
     struct block_at at = {0};
     at.w = family_block(f, group, b, &at.head);
     prefetch_bytes(at.w + PREFETCH_AHEAD, family_block_bytes(f));
+    if (family_head_bytes(f) >= 64 && b % SUPER_BLOCKS == SUPER_BLOCKS - 1) /* the next head, in lines of its own */
+        prefetch_bytes(at.w + family_block_bytes(f) + PREFETCH_AHEAD, family_head_bytes(f));
     return at;
 }
 

@@ -3,6 +3,15 @@
 #ifndef CPU_LINEAR_FLOAT_BODY_H
 #define CPU_LINEAR_FLOAT_BODY_H
 
+/* Into the L2 cache, or of so few rows, which take no room beside them, into the L1. */
+INLINE void fetch_weights(int rows, const uint8_t *p)
+{
+    if (rows < 4)
+        prefetch(p);
+    else
+        prefetch_far(p);
+}
+
 INLINE vf float_weights(enum family f, const uint8_t *p)
 {
     return f == FAM_F32   ? vf_load((const float *)p)
@@ -22,7 +31,7 @@ INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p
         const uint8_t *at = family_leaf(t.f, group_at(j, p.g), leaf), *columns = at + family_leaf_head(t.f);
         for (int c = leaf * LEAF_COLS; c < end; c++, columns += step) {
             if (t.G == 1 && (uintptr_t)columns % 64 == 0)
-                prefetch(columns + PREFETCH_AHEAD);
+                fetch_weights(t.R, columns + PREFETCH_AHEAD);
             UNROLL for (int i = 0; i < t.G; i++) w[i] = float_weights(t.f, columns + (size_t)i * next);
             UNROLL for (int r = 0; r < t.R; r++)
             {
@@ -100,7 +109,7 @@ INLINE void pair_block(struct tile t, bool first, int n, const uint8_t *w, size_
         {
             const uint8_t *at = w + (size_t)64 * (size_t)i + (size_t)k * next;
             if (first)
-                prefetch(at + PREFETCH_AHEAD);
+                fetch_weights(t.R, at + PREFETCH_AHEAD);
             two[k] = pair_load(at);
         }
         UNROLL for (int r = 0; r < t.R; r++)
