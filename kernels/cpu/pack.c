@@ -301,9 +301,11 @@ INLINE void pack_k23(enum dtype t, uint8_t *super, struct rows r)
         put_halves(super + 32, rows_at(r, 82));
     put_tile(1, (uint8_t *)head, rows_at(r, three ? 94 : 0)); /* of Q3_K, too, all of them lie within the block */
     for (int j = 0; j < 2 * SUPER_BLOCKS; j++) {
-        octets scale = s[j];
+        octets scale;
         if (three)
             scale = ((s[j % 8] >> 4 * (j / 8) & 15) | (s[8 + j % 4] >> 2 * (j / 4) & 3) << 4) - 32;
+        else
+            scale = s[j];
         memcpy(first + j / 2 * block + scales + (ptrdiff_t)16 * (j % 2), &scale, 16);
     }
     for (int j = 0; j < SUPER_BLOCKS; j++) {
@@ -538,10 +540,10 @@ static void block_to_f32(enum family f, const uint8_t *group, int lane, int b, f
 {
     const uint8_t *head, *w = family_block(f, group, b, &head), *scales = family_scales(f, w, head);
     int bits = family_bits(f), zero = f == FAM_U4 ? 8 : f == FAM_U5 ? 16 : f == FAM_K6 ? 32 : f == FAM_K3 ? 4 : 0;
+    const struct scale part[2] = {scale_of(f, head, scales, lane, 0), scale_of(f, head, scales, lane, 1)};
     for (int i = 0; i < BLOCK_COLS; i++) {
-        struct scale s = scale_of(f, head, scales, lane, i / 16);
-        float x = s.d * (float)(get_weight(bits, w, lane, i) - zero);
-        y[i] = family_has_min(f) ? x + s.m : x;
+        float x = part[i / 16].d * (float)(get_weight(bits, w, lane, i) - zero);
+        y[i] = family_has_min(f) ? x + part[i / 16].m : x;
     }
 }
 

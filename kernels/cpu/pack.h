@@ -23,8 +23,8 @@
  *
  *   4, 5 bits   a u8 scale, then a u8 minimum
  *   3, 6 bits   an int8 scale for 16 columns, then one for the next 16
- *   2 bits      a byte for 16 columns, then one for the next 16: the scale in the low nibble, the minimum in the high
- * one coded       nothing: the int8 scales of all eight blocks lie behind d, so that the blocks keep their alignment */
+ *   2 bits      a byte for 16 columns, then one for the next 16: the scale in its low nibble, the minimum in the other
+ *   coded       nothing: the int8 scales of all eight blocks lie behind d, so that the blocks keep their alignment */
 #ifndef CPU_PACK_H
 #define CPU_PACK_H
 
