@@ -288,8 +288,8 @@ INLINE int weight_at(int bits, bool panel, const uint8_t *w, int c, int j)
     return bits == CODED ? dtype_codes[low] : low;
 }
 
-/* Exact dots of one packed block (pack.h) with the inputs of R rows; of those in halves, of the part's 16
- * columns. */
+/* Exact dots of one packed block (pack.h) with the inputs of R rows; of those in halves, of the part's
+ * 16 columns. */
 INLINE void dot_block(int bits, bool panel, bool fast, int part, int R, const uint8_t *w, const int8_t *q, vi dot[])
 {
     memset(dot, 0, (size_t)R * sizeof dot[0]);

@@ -251,6 +251,34 @@ static void test_tensors(void **state)
     refuse(&b, 128, E_UNSUPPORTED, "unknown (77)");
 }
 
+/* The numbers that the format gives its types, and the bytes of 256 elements. */
+static void test_types(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t number;
+        const char *name;
+        size_t bytes;
+    } types[] = {{0, "F32", 1024},  {1, "F16", 512},   {2, "Q4_0", 144},    {3, "Q4_1", 160},    {6, "Q5_0", 176},
+                 {7, "Q5_1", 192},  {8, "Q8_0", 272},  {10, "Q2_K", 84},    {11, "Q3_K", 110},   {12, "Q4_K", 144},
+                 {13, "Q5_K", 176}, {14, "Q6_K", 210}, {20, "IQ4_NL", 144}, {23, "IQ4_XS", 136}, {30, "BF16", 512}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        struct gguf_build b = {0};
+        struct buf file = {0};
+        struct gguf *g;
+        struct err e = {0};
+        build_tensor(&b, "t", types[i].number, 256, 1, 0);
+        build_finish(&b, 3, (types[i].bytes + 31) / 32 * 32, &file);
+        if (gguf_open_memory(&g, file.data, file.len, &e))
+            fail_msg("%s: %s", types[i].name, e.text);
+        const struct gguf_tensor *t = gguf_tensor_find(g, "t");
+        assert_string_equal(dtype_get(t->type)->name, types[i].name);
+        assert_int_equal(t->bytes, types[i].bytes);
+        gguf_close(g);
+        buf_free(&file);
+    }
+}
+
 static void test_dimensions_and_alignment(void **state)
 {
     (void)state;
@@ -300,7 +328,7 @@ int main(void)
         cmocka_unit_test(test_random_damage), cmocka_unit_test(test_headers),
         cmocka_unit_test(test_counts),        cmocka_unit_test(test_names),
         cmocka_unit_test(test_tensors),       cmocka_unit_test(test_dimensions_and_alignment),
-        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_types),         cmocka_unit_test(test_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
