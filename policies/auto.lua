@@ -279,6 +279,7 @@ local function arrange(view, act, p)
   local how = {
     output = ended > 0 and math.max(answer, 1) or nil, most = p.budget,
     prompt = came > 0 and prompt or nil, ahead = p.ahead,
+    tpot = p.tpot > 0 and p.tpot or nil,
   }
   local ms, queue_ms, wide, narrow = view.forecast(nil, nil, how)
   local best, best_ms, size, least = nil, ms or math.huge, 0, math.huge
@@ -291,7 +292,8 @@ local function arrange(view, act, p)
     local its = to.wide >= width and view.forecast(to.wide, to.narrow, how)
     if its and its < best_ms then best, best_ms = to, its end
   end
-  local cost = 3 * n * stall(view) * (1 + wrong) -- there and back; for those that wait it counts twice
+  -- There and back; for those that wait it counts twice. And a forecast is no nearer than by the margin.
+  local cost = 3 * n * stall(view) * (1 + wrong) + p.margin * (ms or 0)
   if not bet and ms and view.n_waiting > 0 then
     local last = view.row(view.waiting, view.n_waiting)
     bet = last and { id = view.waiting.id[last], at = view.now, due = queue_ms } or nil
@@ -363,7 +365,7 @@ return {
     },
     margin = {
       default = 0.02, min = 0, max = 0.5, unit = "share",
-      doc = "share by which another layout has to be better than the last",
+      doc = "share by which another layout or partition has to be better than the last",
     },
     short = {
       default = 0.1, min = 0, max = 1, unit = "share",
@@ -388,6 +390,10 @@ return {
       doc = "seconds for which requests are expected to come as lately; view.arrival_rate is of as many",
     },
     budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
+    tpot = {
+      default = 15, min = 0, max = 1e6, type = "integer", unit = "ratio",
+      doc = "how often the time per token of each answer counts besides, so that short ones weigh more; 0: not at all",
+    },
     overtake = {
       default = 300, min = 0, max = 1e6, unit = "ratio",
       doc = "times what its prompt takes by which a request is set back; 0: in order of arrival",

@@ -58,6 +58,12 @@ static double answer_of(const struct forecast_ask *ask, const struct request *r)
     return expected > 1 ? expected : 1;
 }
 
+/* As how many ns one counts that an answer of so many tokens takes longer. */
+static double weight(const struct forecast_ask *ask, double tokens)
+{
+    return tokens > 1 ? 1 + ask->tpot / (tokens - 1) : 1;
+}
+
 static bool counts(const struct forecaster *f, const struct request *r)
 {
     return !r->parent && !r->held_until_ns && side_has(f->ask->side, r->canary);
@@ -178,7 +184,7 @@ static double crowding_ns(const struct forecaster *f, const struct kind *k, int 
 {
     double wait = k->prompts / k->n / speed(k, i), rest = time > wait ? (time - wait) / 2 : 0;
     double tokens = least(f->ask->output, rest / k->ns[i]), longer = k->ns[i] - k->after_ns;
-    return longer > 0 ? tokens * longer : 0;
+    return longer > 0 ? tokens * longer * weight(f->ask, f->ask->output) : 0;
 }
 
 /* Those that come while the prompts that are here are computed wait for these, and for one another. It is until
@@ -266,7 +272,7 @@ static void add_prompt(const struct forecaster *f, struct lane *l, const struct 
         double seat = over > 0 ? over / l->seats * tokens * k->after_ns : 0;
         first = first > seat ? first : seat;
         double rest = answer_ns(first, tokens - 1, until, k->ns[i], k->after_ns);
-        k->sum[i] += 2 * first + rest;
+        k->sum[i] += 2 * first + rest * weight(f->ask, request_output(r) + tokens);
         if (!r->first_token_ns)
             k->sum[i] += past(first + age, r->spec->slo_ttft_ms);
         k->sum[i] += tokens > 1 ? past(rest / (tokens - 1), r->spec->slo_tpot_ms) * (tokens - 1) : 0;
@@ -283,7 +289,8 @@ static void add_answer(struct forecaster *f, const struct request *r)
         double share = k->size * k->n / f->ranks;
         for (int i = 1; i <= k->n_sizes; i++) {
             double ns = answer_ns(0, tokens, until_ns(f, k, i, k->prompts / k->n), k->ns[i], k->after_ns);
-            k->sum[i] += share * (ns + past(ns / tokens, r->spec->slo_tpot_ms) * tokens);
+            k->sum[i] += share * (ns * weight(f->ask, request_output(r) + tokens) +
+                                  past(ns / tokens, r->spec->slo_tpot_ms) * tokens);
         }
     }
 }
@@ -342,14 +349,14 @@ static int step_tokens(const struct kind *k, int most)
     return k->best == k->n_sizes ? most : k->rows[k->best];
 }
 
-/* The largest size that is no worse than the best by half a percent: first tokens come sooner. */
+/* The largest size that is no worse than the best by a hundredth: first tokens come sooner. */
 static int best_size(const struct kind *k)
 {
     int i = k->n_sizes;
     double sum = k->sum[i];
     for (int j = 1; j < k->n_sizes; j++)
         sum = least(sum, k->sum[j]);
-    while (k->sum[i] > 1.005 * sum)
+    while (k->sum[i] > 1.01 * sum)
         i--;
     return i;
 }

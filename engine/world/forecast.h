@@ -13,6 +13,7 @@ struct forecast_ask {
     enum side side;          /* whose requests */
     int sizes[MAX_RANKS], n; /* of the groups */
     double output;           /* tokens that an answer is expected to have yet, within what it may have; 0: all it may */
+    double tpot;             /* the time per token of each answer counts so many times besides */
     int most;                /* tokens of a step */
     double prompt, ahead_ns; /* requests go on coming as lately for so long, with prompts of so many tokens; 0: none */
     int64_t now_ns;
@@ -20,8 +21,8 @@ struct forecast_ask {
 };
 
 struct forecast {
-    double sum_ns; /* over all of them: until its first token, and until it has ended; what passes a client's wish; and
-                      what those that come wait and are crowded */
+    double sum_ns; /* over all of them: until its first token, and until it has ended; its time per token as asked; what
+                      passes a client's wish; and what those that come wait and are crowded */
     double queue_ns;            /* until the last of those that wait has its first token */
     int step_tokens[MAX_RANKS]; /* of each group, its answers included, while it has prompts */
 };

@@ -90,6 +90,23 @@ static void one_request_counts_as_by_hand(void **state)
     close_box(&b);
 }
 
+static void time_per_token_counts_as_often_as_asked(void **state)
+{
+    (void)state;
+    struct box b;
+    struct forecast f;
+    struct forecast_ask a = {.sizes = {4}, .n = 1, .most = 4096, .now_ns = NOW, .tpot = 20};
+    open_box(&b);
+    submit(&b, 100, 11, 0);
+    assert_null(forecast_make(&b.w, &a, &f));
+    near(f.sum_ns, 2 * 42.5 + (10 + 20) * 10.325);
+    world_end(&b.w, b.w.waiting.items[0], END_ABORT);
+    submit(&b, 100, 1, 0); /* has no time per token */
+    assert_null(forecast_make(&b.w, &a, &f));
+    near(f.sum_ns, 2 * 42.5);
+    close_box(&b);
+}
+
 static void requests_share_groups_in_their_order(void **state)
 {
     (void)state;
@@ -196,6 +213,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_request_counts_as_by_hand),
+        cmocka_unit_test(time_per_token_counts_as_often_as_asked),
         cmocka_unit_test(requests_share_groups_in_their_order),
         cmocka_unit_test(a_crowd_is_sooner_done_in_narrow_groups),
         cmocka_unit_test(those_to_come_and_missed_wishes_count),
