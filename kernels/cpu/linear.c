@@ -3,6 +3,7 @@
 
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/lanes.h"
 
 enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6, FEWEST_ROWS = 64 };
 
@@ -21,6 +22,7 @@ struct linear_call {
     struct linear_job job[LINEAR_MAX_OUT];
     int groups_per_item, rows_of_item, row_items; /* of the output phase: a thread takes some groups for some rows */
     int items[LINEAR_MAX_OUT + 1];                /* first item of each output */
+    struct lanes *lanes;                          /* of the output phase: items lie in memory as the weights do */
 };
 
 /* The steps that add leaves [leaf0, leaf1) in the tree over absolute leaf indices. */
@@ -79,10 +81,11 @@ static int groups_of(const struct linear_out *o)
     return (o->w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
 }
 
-static void output_item(void *ctx, int item, int thread)
+static void output_item(void *ctx, int turn, int thread)
 {
+    (void)turn;
     const struct linear_call *c = ctx;
-    int o = 0;
+    int item = lanes_take(c->lanes, thread), o = 0;
     while (item >= c->items[o + 1])
         o++;
     item -= c->items[o];
@@ -241,7 +244,8 @@ static int64_t cut(struct linear_call *c)
 
 void cpu_linear(struct device *d, const struct linear_args *a)
 {
-    struct linear_call c = {.d = d, .a = a, .cols = a->x.cols};
+    struct lanes lanes;
+    struct linear_call c = {.d = d, .a = a, .cols = a->x.cols, .lanes = &lanes};
     if (device_failed(d) || a->rows <= 0)
         return;
     const char *why = refusal(a);
@@ -256,5 +260,6 @@ void cpu_linear(struct device *d, const struct linear_args *a)
     plan_sum(c.job[0].leaf0, c.job[0].leaf1, c.steps);
     prepare_inputs(&c);
     int64_t total_ns = cut(&c);
+    lanes_begin(&lanes, pool_threads(d->pool), c.items[a->n_out]);
     device_run(d, c.items[a->n_out], total_ns, output_item, &c);
 }

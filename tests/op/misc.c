@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/pool.h"
 #include "tests/rig/op_fixture.h"
 
@@ -240,6 +241,60 @@ static void pool_runs_each_item_once(void **state)
     }
 }
 
+struct laned {
+    struct lanes lanes;
+    struct count count;
+};
+
+static void take_item(void *ctx, int turn, int thread)
+{
+    (void)turn;
+    struct laned *l = ctx;
+    count_item(&l->count, lanes_take(&l->lanes, thread), thread);
+}
+
+/* Whoever comes when, on more threads than lanes, too. */
+static void lanes_have_each_item_once(void **state)
+{
+    (void)state;
+    struct rng r;
+    rng_init(&r, 24);
+    struct laned *l = calloc(1, sizeof *l);
+    for (int job = 0; job < 3000; job++) {
+        int threads = 1 + (int)rng_below(&r, job % 2 ? 3 : 2 * MOST_LANES), n = (int)rng_below(&r, 200);
+        lanes_begin(&l->lanes, threads, n);
+        l->count = (struct count){.threads = threads};
+        for (int i = 0; i < n; i++)
+            take_item(l, i, (int)rng_below(&r, (uint64_t)threads));
+        for (int i = 0; i < n; i++)
+            assert_int_equal(l->count.plain[i], i);
+        assert_int_equal(atomic_load(&l->count.bad), 0);
+    }
+    for (int threads = 2; threads <= 4; threads++) {
+        struct pool *p = NULL;
+        l->count = (struct count){.threads = threads};
+        assert_int_equal(pool_open(&p, threads, NULL), 0);
+        for (int job = 1; job <= 1000; job++) {
+            lanes_begin(&l->lanes, threads, 50);
+            pool_run(p, 50, take_item, l);
+            for (int i = 0; i < 50; i++)
+                assert_int_equal(l->count.plain[i], job * i);
+        }
+        pool_close(p);
+    }
+    free(l);
+}
+
+/* One thread alone has its own lane in order, and then those of the others. */
+static void a_lane_is_taken_in_order(void **state)
+{
+    (void)state;
+    struct lanes l;
+    lanes_begin(&l, 2, 11);
+    for (int i = 0; i < 11; i++)
+        assert_int_equal(lanes_take(&l, 1), (5 + i) % 11);
+}
+
 /* How many of this process's helper threads the system has put to sleep. */
 static int sleeping_helpers(void)
 {
@@ -288,6 +343,8 @@ int main(void)
         cmocka_unit_test(a_share_is_packed_in_its_place),
         cmocka_unit_test(facts_and_memory),
         cmocka_unit_test(pool_runs_each_item_once),
+        cmocka_unit_test(lanes_have_each_item_once),
+        cmocka_unit_test(a_lane_is_taken_in_order),
         cmocka_unit_test(idle_helpers_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
