@@ -311,6 +311,7 @@ static void orders(void **state)
         {IN_STEP, "view.forecast(1, 1, { output = 0 })", VERDICT_ERROR, "output has to be a number"},
         {IN_STEP, "view.forecast(1, 1, { ahead = 0/0 })", VERDICT_ERROR, "ahead has to be a number"},
         {IN_STEP, "view.forecast(1, 1, { most = 1e300 })", VERDICT_ERROR, "most has to be a number"},
+        {IN_STEP, "view.forecast(1, 1, { tpot = -1 })", VERDICT_ERROR, "tpot has to be a number"},
         {IN_STEP, "view.estimate_move(-1)", VERDICT_ERROR, "the number of tokens must be a whole number"},
         {IN_STEP, "view.estimate_move(1, 'moon')", VERDICT_ERROR, "the place"},
         {IN_STEP, "view.estimate(1, nil, 1, { micro = -1 })", VERDICT_ERROR, "micro"},

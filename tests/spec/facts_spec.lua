@@ -117,7 +117,39 @@ return {
 }
 ]]
 
+-- The time per token counts in a forecast as often as asked, and an answer of one token has none.
+local WEIGHER = [[
+return {
+  api = 1, needs = { "waiting.remaining" },
+  step = function(view, act, p)
+    local function sum(tpot) return (view.forecast(nil, nil, { tpot = tpot })) end
+    if view.n_waiting == 1 and view.n_running == 0 then
+      local none, some, more = sum(nil), sum(10), sum(20)
+      assert(math.abs((more - none) - 2 * (some - none)) < 1e-6 * more, "not as often as asked")
+      local prompt = view.waiting.remaining[1]
+      assert(prompt ~= 50 or some > none, "the time per token of twenty tokens is lost")
+      assert(prompt ~= 60 or some == none, "an answer of one token has a time per token")
+    end
+    for _, g in ipairs(view.idle) do
+      local b = act.batch(g)
+      b:decodes()
+      b:prefill(view.waiting)
+      if b.tokens > 0 then act.forward(g, b) end
+    end
+  end,
+}
+]]
+
 describe("a policy can ask", function()
+  it("a forecast to count the time per token", function()
+    h.with({ name = "weigher", source = WEIGHER }, function(e)
+      e:submit { prompt = 50, max_tokens = 20, at = 0 }
+      e:submit { prompt = 60, max_tokens = 1, at = 5 }
+      e:run()
+      h.clean(e)
+    end)
+  end)
+
   for _, options in ipairs {
     { kv_blocks = 40 }, { kv_blocks = 210, max_num_seqs = 6 }, { ranks = 4, group_size = 1, kv_blocks = 30 },
   } do
