@@ -292,7 +292,7 @@ local function arrange(view, act, p)
     local its = to.wide >= width and view.forecast(to.wide, to.narrow, how)
     if its and its < best_ms then best, best_ms = to, its end
   end
-  -- There and back; for those that wait it counts twice. And a forecast is no nearer than by the margin.
+  -- There and back; for those that wait it counts twice. What is better by less than the margin is no reason.
   local cost = 3 * n * stall(view) * (1 + wrong) + p.margin * (ms or 0)
   if not bet and ms and view.n_waiting > 0 then
     local last = view.row(view.waiting, view.n_waiting)

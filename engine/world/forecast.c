@@ -58,7 +58,7 @@ static double answer_of(const struct forecast_ask *ask, const struct request *r)
     return expected > 1 ? expected : 1;
 }
 
-/* As how many ns one counts that an answer of so many tokens takes longer. */
+/* What each ns of an answer of so many tokens counts: itself, and what it adds to the time per token. */
 static double weight(const struct forecast_ask *ask, double tokens)
 {
     return tokens > 1 ? 1 + ask->tpot / (tokens - 1) : 1;

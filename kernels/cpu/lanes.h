@@ -1,4 +1,4 @@
-/* Which thread takes which item of a call, where items that follow one another read memory that does. Each thread has a
+/* Which thread takes which item of a call whose items lie in memory one behind the other. Each thread has a
  * lane of them, one after the other, so that what it asks for ahead behind the end of an item is what it reads next;
  * who is done with his own goes on with what others have left. The pool counts the items (pool.h), so nobody asks once
  * too often. Lives as long as the call; any thread may take. Invariant: every item is taken once, whoever comes when.

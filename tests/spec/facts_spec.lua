@@ -120,15 +120,18 @@ return {
 -- The time per token counts in a forecast as often as asked, and an answer of one token has none.
 local WEIGHER = [[
 return {
-  api = 1, needs = { "waiting.remaining" },
+  api = 1, needs = { "prompt", "output" },
   step = function(view, act, p)
     local function sum(tpot) return (view.forecast(nil, nil, { tpot = tpot })) end
     if view.n_waiting == 1 and view.n_running == 0 then
       local none, some, more = sum(nil), sum(10), sum(20)
       assert(math.abs((more - none) - 2 * (some - none)) < 1e-6 * more, "not as often as asked")
-      local prompt = view.waiting.remaining[1]
-      assert(prompt ~= 50 or some > none, "the time per token of twenty tokens is lost")
-      assert(prompt ~= 60 or some == none, "an answer of one token has a time per token")
+      local prompt = view.waiting.prompt[1]
+      assert(prompt ~= 53 or some > none, "the time per token of twenty tokens is lost")
+      assert(prompt ~= 61 or some == none, "an answer of one token has a time per token")
+    elseif view.n_running == 1 and view.running.prompt[1] == 53 and view.running.output[1] > 0 then
+      local none, some = sum(nil), sum(10)
+      assert(math.abs(some / none - 1 - 10 / 19) < 1e-6, "those that it has made do not count")
     end
     for _, g in ipairs(view.idle) do
       local b = act.batch(g)
@@ -143,8 +146,8 @@ return {
 describe("a policy can ask", function()
   it("a forecast to count the time per token", function()
     h.with({ name = "weigher", source = WEIGHER }, function(e)
-      e:submit { prompt = 50, max_tokens = 20, at = 0 }
-      e:submit { prompt = 60, max_tokens = 1, at = 5 }
+      e:submit { prompt = 53, max_tokens = 20, at = 0 }
+      e:submit { prompt = 61, max_tokens = 1, at = 5 }
       e:run()
       h.clean(e)
     end)

@@ -179,6 +179,10 @@ static void those_to_come_crowd_one_another(void **state)
     a.output = 50;
     assert_null(forecast_make(&b.w, &a, &many));
     near(many.sum_ns - few.sum_ns, 20 * (50 - 1) * (30.8 - 10.325));
+    a.tpot = 49; /* twice what they take longer */
+    few = many;
+    assert_null(forecast_make(&b.w, &a, &many));
+    near(many.sum_ns - few.sum_ns, 20 * 50 * (30.8 - 10.325));
     close_box(&b);
 }
 
