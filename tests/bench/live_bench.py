@@ -16,7 +16,7 @@ import time
 sys.path.insert(0, "tests/rig")
 import file_site
 
-WORDS = "the dog house runs fast blue tree over river stone light small big water fire moon shift engine page".split()
+WORDS = ["dog", "house", "runs", "fast", "blue", "tree", "river", "stone", "light", "small", "water", "fire", "moon"]
 # Name, requests in each life, words of a prompt, tokens of an answer.
 PARTS = [("first", 1, 100, 4), ("next", 5, 100, 4), ("long", 4, 1000, 160), ("short", 3, 10, 200)]
 
