@@ -8,9 +8,7 @@
 #include "engine/base/thread.h"
 #include "lua/script.h"
 
-static const int64_t SLICE_NS = 500000; /* from one look at a process that is silent to the next */
-static const int64_t TURN_NS = 20000;   /* CPU time that a turn may take on both sides of a verb: it has to wake up */
-enum { MOST_TURNS = 500 };              /* of a call that is late; more are its own affair */
+static const int64_t SLICE_NS = 500000;      /* from one look at a process that is silent to the next */
 static const int64_t SILENT_NS = 1000000000; /* a process that is late and does not run either */
 
 void talker_init(struct talker *r)
@@ -25,21 +23,15 @@ void talker_free(struct talker *r)
     r->verb.list = NULL;
 }
 
-/* Being late on the wall is not enough, as it may just not have been running (vm.c has the same). False: it may go on.
- */
+/* False: it may go on. */
 static bool is_late(const struct talker *r, struct talk *t, enum heard *how)
 {
     int64_t late = clock_now(&r->clock) - t->began_ns - t->most_ns;
     if (late <= 0)
         return false;
-    int64_t cpu = born_cpu_ns(t->born);
-    if (!t->late_cpu_ns) {
-        t->late_cpu_ns = cpu;
-        t->n_turns = 0;
-    }
-    int64_t turns = t->n_turns < MOST_TURNS ? t->n_turns : MOST_TURNS;
-    *how = cpu - t->late_cpu_ns > t->most_ns + turns * TURN_NS ? HEARD_LATE : HEARD_SILENT;
-    return *how == HEARD_LATE || late > SILENT_NS;
+    bool over = overtime_is_over(&t->overtime, born_cpu_ns(t->born), t->most_ns);
+    *how = over ? HEARD_LATE : HEARD_SILENT;
+    return over || late > SILENT_NS;
 }
 
 static void say_line(struct talker *r, const struct talk *t, const char *text)
@@ -138,7 +130,7 @@ static enum heard listen(struct talker *r, struct talk *t)
             exchange_take_end(x, &r->end);
             return HEARD_END;
         }
-        t->n_turns++;
+        overtime_turn(&t->overtime);
         if (word == SAY_VERB && do_verb(r, t))
             exchange_say(x, TURN_PROCESS, SAY_VERB_DONE);
         else if (word == SAY_FILE && read_file(t))
@@ -154,7 +146,7 @@ static enum heard listen(struct talker *r, struct talk *t)
 enum heard talk_wait(struct talker *r, struct talk *t)
 {
     t->began_ns = clock_now(&r->clock);
-    t->late_cpu_ns = 0;
+    t->overtime = (struct overtime){0};
     return listen(r, t);
 }
 

@@ -8,6 +8,7 @@
 #include "lua/exchange.h"
 #include "lua/libs.h"
 #include "lua/nursery.h"
+#include "lua/overtime.h"
 
 enum heard {
     HEARD_END,    /* it is done: talk.end */
@@ -24,11 +25,10 @@ struct talk {
     bool quiet;
     const char *folder; /* of libraries that it may ask for; NULL: none */
     struct libs *libs;  /* those that were read for it */
-    int64_t most_ns;    /* wall time; past it, it may go on until it has used as much CPU time more, and a bit for
-                         * each turn, or for a second */
+    int64_t most_ns;    /* wall time; past it, it may go on until its overtime is over, or for a second */
     /* while it lasts */
-    int64_t began_ns, late_cpu_ns;
-    int64_t n_turns; /* that the process took since it was late */
+    int64_t began_ns;
+    struct overtime overtime;
 };
 
 /* What outlasts talks: room for verbs, and how the last one ended. */

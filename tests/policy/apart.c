@@ -385,6 +385,38 @@ static void what_is_seen_is_read_only(void **state)
     mem_free(shared);
 }
 
+/* ---- how long one may go on that is late */
+
+enum { LOOK_US = 500, GIVEN_US = 2000 };
+
+/* Looks of so much CPU time each; how many until it is over, at most `most`. */
+static int looks_until_over(int64_t each_us, int turns, int most)
+{
+    struct overtime o = {0};
+    int64_t cpu_us = 7000000;
+    for (int i = 0; i < most; i++) {
+        if (overtime_is_over(&o, cpu_us * 1000, GIVEN_US * 1000))
+            return i;
+        for (int k = 0; k < turns; k++)
+            overtime_turn(&o);
+        cpu_us += each_us;
+    }
+    return most;
+}
+
+static void a_machine_that_stands_still_is_not_late(void **state)
+{
+    (void)state;
+    assert_int_equal(looks_until_over(LOOK_US, 0, 100), 3 * GIVEN_US / LOOK_US + 1); /* it loops */
+    assert_int_equal(looks_until_over(0, 0, 100), 100);                              /* it does not run */
+    assert_int_equal(looks_until_over(1000 * LOOK_US, 0, 100), 7);                   /* one standstill is one look */
+    assert_int_equal(looks_until_over(90, 1, 400), 400);                             /* it waits for the engine */
+    assert_int_equal(looks_until_over(LOOK_US, 20, 400), 113); /* it works in between, too: turns are bounded */
+    struct overtime gone = {0};
+    assert_false(overtime_is_over(&gone, 5000000, 1000));
+    assert_false(overtime_is_over(&gone, -1, 1000));
+}
+
 /* ---- what a process may say */
 
 /* Writes into its page whatever comes, and takes and gives the turn as it likes. */
@@ -486,7 +518,7 @@ int main(void)
         cmocka_unit_test(crashes_are_strikes),       cmocka_unit_test(a_rollback_renews),
         cmocka_unit_test(killed_at_any_moment),      cmocka_unit_test(a_confined_process_can_do_nothing),
         cmocka_unit_test(what_is_seen_is_read_only), cmocka_unit_test(garbage_is_refused),
-        cmocka_unit_test(silence_has_an_end),
+        cmocka_unit_test(silence_has_an_end),        cmocka_unit_test(a_machine_that_stands_still_is_not_late),
     };
     if (nursery_refusal()) {
         print_message("left out: %s\n", nursery_refusal());
