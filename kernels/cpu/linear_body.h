@@ -17,8 +17,8 @@ INLINE int wide_from(bool floats, bool fast)
 
 /* Bytes: a core waits for memory less when it asks for more at once than it would by itself. Into the L2 cache: the L1
  * is small, and what lies in the L2 it fetches in time. All lines have to be asked for: what asks so far ahead keeps
- * the core from seeing by itself what comes. */
-enum { PREFETCH_AHEAD = 8192 };
+ * the core from seeing by itself what comes. (Or, of each block, one line: bytes_ahead.) */
+enum { PREFETCH_AHEAD = 8192, LONG_GROUP = 8192 };
 
 /* What a tile is, known when it is compiled: R rows of G groups. Its sums are [G][R]. */
 struct tile {
@@ -220,12 +220,24 @@ INLINE const uint8_t *group_at(const struct linear_job *j, int g)
     return j->w->data + (size_t)g * j->w->group_bytes;
 }
 
+/* Whether the core may see by itself what comes: it does so in an order that suits memory better. Told one line of each
+ * block it keeps up with memory, of one row, where weights are soon unpacked and a group of them is long. */
+INLINE bool leads_itself(struct tile t, size_t group_bytes)
+{
+    int bits = family_bits(t.f);
+    bool light = !family_is_k(t.f) && (bits == 4 || bits == 8 || bits == CODED);
+    return t.R == 1 && light && group_bytes >= LONG_GROUP;
+}
+
 /* Block b of the packed matrix. */
-INLINE struct block_at block_in_place(enum family f, const uint8_t *group, int b)
+INLINE struct block_at block_in_place(enum family f, bool led, const uint8_t *group, int b)
 {
     struct block_at at = {0};
     at.w = family_block(f, group, b, &at.head);
-    prefetch_bytes(at.w + PREFETCH_AHEAD, family_block_bytes(f));
+    if (led)
+        prefetch_bytes(at.w + PREFETCH_AHEAD, family_block_bytes(f));
+    else
+        prefetch_far(at.w + PREFETCH_AHEAD);
     if (family_head_bytes(f) >= 64 && b % SUPER_BLOCKS == SUPER_BLOCKS - 1) /* the next head, in lines of its own */
         prefetch_bytes(at.w + family_block_bytes(f) + PREFETCH_AHEAD, family_head_bytes(f));
     return at;
@@ -272,7 +284,7 @@ INLINE void leaf_sum(struct tile t, struct reading *r, int end, vf acc[])
     UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) acc[i] = vf_set1(0);
     for (; r->b < end; r->b++) {
         struct block_at block =
-            t.panel ? block_of_panel(t, r->s, r->b) : block_in_place(t.f, group_at(r->j, r->g), r->b0 + r->b);
+            t.panel ? block_of_panel(t, r->s, r->b) : block_in_place(t.f, true, group_at(r->j, r->g), r->b0 + r->b);
         block_add(t, &block, &r->in, acc);
         qinput_next(&r->in, t.fast);
     }
@@ -341,15 +353,18 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
 /* The same for so few rows, in place, that the loads are what takes the time. */
 INLINE void few_tile(struct tile t, const struct linear_job *j, struct place p, struct linear_scratch *s)
 {
-    int blocks = j->col1 / BLOCK_COLS, first = j->col0 / BLOCK_COLS;
+    int blocks = j->col1 / BLOCK_COLS, first = 2 * p.leaf0 - j->col0 / BLOCK_COLS;
+    struct qinput in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)first, t.fast);
+    const uint8_t *group = group_at(j, p.g);
+    bool led = !leads_itself(t, j->w->group_bytes);
     for (int leaf = p.leaf0; leaf < p.leaf1; leaf++) {
         vf acc[MAX_SUMS];
         UNROLL for (int r = 0; r < t.R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
-            struct block_at block = block_in_place(t.f, group_at(j, p.g), b);
-            struct qinput in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)(b - first), t.fast);
+            struct block_at block = block_in_place(t.f, led, group, b);
             block_add(t, &block, &in, acc);
+            qinput_next(&in, t.fast);
         }
         leaf_done(j, t, p, j->steps[leaf - j->leaf0], acc, s);
     }
