@@ -9,6 +9,7 @@
 #include "engine/base/cores.h"
 #include "engine/base/mem.h"
 #include "kernels/cpu/collective.h"
+#include "kernels/cpu/coming.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/profile.h"
 
@@ -47,6 +48,7 @@ static void cpu_close(struct device *d)
     if (!d)
         return;
     pool_close(d->pool);
+    coming_free(d->coming);
     slab_close(d->weights);
     mem_free(d->row_seq);
     mem_free(d->linear);
@@ -56,6 +58,11 @@ static void cpu_close(struct device *d)
     mem_free(d->attention_thread.data);
     mem_free(d->sampling.data);
     mem_free(d);
+}
+
+static bool fetch_some(void *ctx, int thread)
+{
+    return coming_fetch(ctx, thread);
 }
 
 static int cpu_open(struct device **out, const struct device_opts *o, struct err *e)
@@ -75,10 +82,12 @@ static int cpu_open(struct device **out, const struct device_opts *o, struct err
     d->row_seq = mem_try_array((size_t)(o->max_rows > 0 ? o->max_rows : 1), sizeof *d->row_seq);
     d->linear = mem_try_aligned((size_t)n_threads * sizeof *d->linear, 64);
     d->weights = slab_open(o->keeps_memory);
-    if (!d->row_seq || !d->linear || !d->weights) {
+    d->coming = coming_new(n_threads);
+    if (!d->row_seq || !d->linear || !d->weights || !d->coming) {
         cpu_close(d);
         return err_set(e, E_FULL, "no memory for %d threads and %d rows", n_threads, o->max_rows);
     }
+    pool_while_idle(d->pool, fetch_some, d->coming);
     fill_facts(d);
     *out = d;
     return 0;

@@ -12,6 +12,7 @@
 #include "kernels/draft.h"
 
 struct attn_item;
+struct coming;
 struct watch;
 
 /* Grows, never shrinks; contents are not kept. */
@@ -40,7 +41,8 @@ struct device {
     struct scratch attention;        /* items, partial results */
     struct scratch attention_thread; /* [n_threads] tiles */
     struct scratch sampling;         /* cpu_sample's own */
-    struct watch *watch;             /* profile.c's; NULL: nothing is counted */
+    struct coming *coming;
+    struct watch *watch; /* profile.c's; NULL: nothing is counted */
 };
 
 /* Makes s hold at least `bytes`, aligned to 64. False, with a sticky error, when there is not so much memory. */

@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "kernels/cpu/coming.h"
 #include "kernels/cpu/device.h"
-#include "kernels/cpu/lanes.h"
 
-enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6, FEWEST_ROWS = 64 };
+enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6, FEWEST_ROWS = 64, FEW_ROWS = 16 };
 
 /* What the items of one call share. */
 struct linear_call {
@@ -22,7 +22,6 @@ struct linear_call {
     struct linear_job job[LINEAR_MAX_OUT];
     int groups_per_item, rows_of_item, row_items; /* of the output phase: a thread takes some groups for some rows */
     int items[LINEAR_MAX_OUT + 1];                /* first item of each output */
-    struct lanes *lanes;                          /* of the output phase: items lie in memory as the weights do */
 };
 
 /* The steps that add leaves [leaf0, leaf1) in the tree over absolute leaf indices. */
@@ -81,11 +80,11 @@ static int groups_of(const struct linear_out *o)
     return (o->w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
 }
 
-static void output_item(void *ctx, int turn, int thread)
+/* Items lie in memory as the weights do. */
+static void output_item(void *ctx, int item, int thread)
 {
-    (void)turn;
     const struct linear_call *c = ctx;
-    int item = lanes_take(c->lanes, thread), o = 0;
+    int o = 0;
     while (item >= c->items[o + 1])
         o++;
     item -= c->items[o];
@@ -226,7 +225,7 @@ static int64_t cut(struct linear_call *c)
     int block = a->rows < most ? a->rows : most, blocks = (a->rows + most - 1) / most;
     int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
     int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
-    target_ns = target_ns < 2000 ? 2000 : target_ns > 30000 ? 30000 : target_ns;
+    target_ns = target_ns < 1000 ? 1000 : target_ns > 30000 ? 30000 : target_ns;
     if (wide > 1 && groups / MANY_GROUPS * blocks >= wanted) /* more of them read inputs that are in the cache */
         wide = MANY_GROUPS;
     c->groups_per_item = (int)(target_ns / group_ns) / wide * wide + wide;
@@ -242,10 +241,36 @@ static int64_t cut(struct linear_call *c)
     return total_ns;
 }
 
+/* What a thread reads first, where its groups lie one behind the other: of a view of all columns. */
+static struct span span_of(const struct linear_call *c, int thread)
+{
+    int n = c->items[c->a->n_out], item = pool_lane(c->d->pool, n, thread), end = pool_lane(c->d->pool, n, thread + 1),
+        o = 0;
+    if (item == n)
+        return (struct span){0};
+    while (item >= c->items[o + 1])
+        o++;
+    const struct wview *v = &c->a->out[o].w;
+    end = (end < c->items[o + 1] ? end : c->items[o + 1]) - c->items[o];
+    int first = (item - c->items[o]) * c->groups_per_item, groups = groups_of(&c->a->out[o]);
+    end = end * c->groups_per_item < groups ? end * c->groups_per_item : groups;
+    size_t at = (size_t)(v->row0 / GROUP_ROWS + first) * v->w->group_bytes;
+    return (struct span){v->w->data + at, v->cols == v->w->cols ? (size_t)(end - first) * v->w->group_bytes : 0};
+}
+
+/* Of few rows, whose time is that of their weights. */
+static void note_coming(struct linear_call *c)
+{
+    struct span *spans = coming_spans(c->d->coming);
+    bool few = c->a->rows <= FEW_ROWS;
+    for (int t = 0; t < pool_threads(c->d->pool) && few; t++)
+        spans[t] = span_of(c, t);
+    coming_note(c->d->coming, few);
+}
+
 void cpu_linear(struct device *d, const struct linear_args *a)
 {
-    struct lanes lanes;
-    struct linear_call c = {.d = d, .a = a, .cols = a->x.cols, .lanes = &lanes};
+    struct linear_call c = {.d = d, .a = a, .cols = a->x.cols};
     if (device_failed(d) || a->rows <= 0)
         return;
     const char *why = refusal(a);
@@ -260,6 +285,6 @@ void cpu_linear(struct device *d, const struct linear_args *a)
     plan_sum(c.job[0].leaf0, c.job[0].leaf1, c.steps);
     prepare_inputs(&c);
     int64_t total_ns = cut(&c);
-    lanes_begin(&lanes, pool_threads(d->pool), c.items[a->n_out]);
+    note_coming(&c);
     device_run(d, c.items[a->n_out], total_ns, output_item, &c);
 }

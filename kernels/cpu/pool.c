@@ -28,24 +28,35 @@ struct helper {
     int index;
 };
 
-/* `claim` is the job's number (high half) and the next free item (low half), so that a helper that comes late cannot
- * take an item of another job than the one whose fields it read: claim is closed (item = UINT32_MAX) before the fields
- * change, and a helper that saw a new field sees that too when it claims. */
+/* A thread's items. `next` is the job's number (high half) and the next free item (low half), so that a helper that
+ * comes late cannot take an item of another job than the one whose fields it read: a job's fields change only once all
+ * of its items are taken, and a lane's end only when its number is not the old one any more. Who takes a lane's last
+ * item says so in `open` before it says that it is done. */
+struct lane {
+    _Alignas(64) _Atomic uint64_t next;
+    _Atomic uint32_t end;
+};
+
+enum { MOST_LANES = 64 }; /* beyond that several threads share one */
+
 struct pool {
-    _Alignas(64) _Atomic uint64_t claim;
-    _Alignas(64) _Atomic uint32_t left; /* items not yet done */
-    _Alignas(64) _Atomic uint32_t job;  /* futex word: helpers sleep on it */
+    _Alignas(64) _Atomic uint32_t job; /* futex word: helpers sleep on it */
     _Atomic uint32_t sleepers;
-    _Atomic uint32_t caller_sleeps;
-    _Alignas(64) _Atomic(pool_fn *) fn;
+    _Atomic(pool_fn *) fn;
     _Atomic(void *) ctx;
-    _Atomic uint32_t n_items;
+    _Atomic int n_lanes; /* that have items */
     _Atomic bool stop;
+    _Alignas(64) _Atomic uint32_t left; /* items not yet done, or not yet said to be */
+    _Atomic uint32_t caller_sleeps;
+    _Atomic uint64_t open; /* bit l: lane l has items that nobody has taken */
+    struct lane lanes[MOST_LANES];
     int n_threads;
     struct helper *helpers;
     struct busy *busy; /* [n_threads] when it is watched, else NULL */
     struct clock clock;
     int64_t run_ns; /* when it is watched */
+    _Atomic(pool_idle_fn *) idle;
+    void *idle_ctx;
 };
 
 /* When a thread of a watched pool begins with items (since 0), or has done one, which took from `since` on. The caller
@@ -58,28 +69,72 @@ static int64_t note_item(struct pool *p, int thread, int64_t since)
     return now;
 }
 
-/* Claims and runs items of job `number` until there are none. */
+/* What a thread does in a job. */
+struct stint {
+    struct pool *pool;
+    uint32_t number; /* of the job */
+    int thread;
+    pool_fn *fn;
+    void *ctx;
+    uint32_t n_done;
+    int64_t since; /* when it is watched */
+};
+
+/* The next item of lane l, or -1: it has none in this job, or the job is over. */
+static int64_t take(const struct stint *s, int l)
+{
+    struct lane *lane = &s->pool->lanes[l];
+    uint64_t c = atomic_load_explicit(&lane->next, memory_order_acquire);
+    uint32_t end;
+    do {
+        end = atomic_load_explicit(&lane->end, memory_order_acquire);
+        if ((uint32_t)(c >> 32) != s->number || (uint32_t)c >= end)
+            return -1;
+    } while (
+        !atomic_compare_exchange_weak_explicit(&lane->next, &c, c + 1, memory_order_acq_rel, memory_order_acquire));
+    if ((uint32_t)c + 1 == end)
+        atomic_fetch_and(&s->pool->open, ~(UINT64_C(1) << l));
+    return (uint32_t)c;
+}
+
+static void run_lane(struct stint *s, int l)
+{
+    for (int64_t item; (item = take(s, l)) >= 0; s->n_done++) {
+        if (s->pool->busy && !s->since)
+            s->since = note_item(s->pool, s->thread, 0);
+        s->fn(s->ctx, (int)item, s->thread);
+        if (s->pool->busy)
+            s->since = note_item(s->pool, s->thread, s->since);
+    }
+}
+
+/* The first of the lanes from `from` on, around. */
+static int first_lane(uint64_t lanes, int from)
+{
+    uint64_t behind = lanes >> from << from;
+    return __builtin_ctzll(behind ? behind : lanes);
+}
+
+/* Takes and runs items of job `number` until there are none. */
 static void work(struct pool *p, uint32_t number, int thread)
 {
-    uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
-    int64_t since = 0;
-    while ((uint32_t)(c >> 32) == number) {
-        pool_fn *fn = atomic_load_explicit(&p->fn, memory_order_acquire);
-        void *ctx = atomic_load_explicit(&p->ctx, memory_order_acquire);
-        uint32_t n = atomic_load_explicit(&p->n_items, memory_order_acquire), item = (uint32_t)c;
-        if (item >= n)
-            return;
-        if (!atomic_compare_exchange_weak_explicit(&p->claim, &c, c + 1, memory_order_acq_rel, memory_order_acquire))
-            continue;
-        if (p->busy && !since)
-            since = note_item(p, thread, 0);
-        fn(ctx, (int)item, thread);
-        if (p->busy)
-            since = note_item(p, thread, since);
-        if (atomic_fetch_sub(&p->left, 1) == 1 && atomic_load(&p->caller_sleeps))
-            futex_wake(&p->left, 1);
-        c = atomic_load_explicit(&p->claim, memory_order_acquire);
+    struct stint s = {.pool = p,
+                      .number = number,
+                      .thread = thread,
+                      .fn = atomic_load_explicit(&p->fn, memory_order_acquire),
+                      .ctx = atomic_load_explicit(&p->ctx, memory_order_acquire)};
+    int own = thread % MOST_LANES;
+    if (own < atomic_load_explicit(&p->n_lanes, memory_order_acquire))
+        run_lane(&s, own);
+    /* One that is seen to be empty stays so; whoever took its last item may be about to say so. */
+    uint64_t seen = UINT64_C(1) << own, open;
+    while ((open = atomic_load_explicit(&p->open, memory_order_acquire) & ~seen)) {
+        int l = first_lane(open, own);
+        run_lane(&s, l);
+        seen |= UINT64_C(1) << l;
     }
+    if (s.n_done && atomic_fetch_sub(&p->left, s.n_done) == s.n_done && atomic_load(&p->caller_sleeps))
+        futex_wake(&p->left, 1);
 }
 
 /* False: somebody else wants this core. Who polls on would use up his turns of it, and come late when there is work;
@@ -91,17 +146,27 @@ static bool yield_core(const struct pool *p)
     return clock_now(&p->clock) - from < SHARED_NS;
 }
 
+/* From one look to the next. False: there was something to do. */
+static bool rest(struct pool *p, int thread)
+{
+    pool_idle_fn *idle = atomic_load_explicit(&p->idle, memory_order_acquire);
+    if (idle && idle(p->idle_ctx, thread))
+        return false;
+    relax();
+    return true;
+}
+
 /* Returns the number of a job newer than `seen`, asleep when none comes soon. */
-static uint32_t next_job(struct pool *p, uint32_t seen)
+static uint32_t next_job(struct pool *p, uint32_t seen, int thread)
 {
     uint32_t now;
-    for (int i = 0; i < PAUSE_LOOKS + YIELD_LOOKS; i++) {
+    for (int i = 0; i < PAUSE_LOOKS + YIELD_LOOKS;) {
         now = atomic_load_explicit(&p->job, memory_order_acquire);
         if (now != seen)
             return now;
         if (i < PAUSE_LOOKS)
-            relax();
-        else if (!yield_core(p))
+            i += rest(p, thread);
+        else if (i++, !yield_core(p))
             break;
     }
     atomic_fetch_add(&p->sleepers, 1);
@@ -116,7 +181,7 @@ static void helper_main(void *arg)
     struct helper *h = arg;
     uint32_t seen = 0;
     for (;;) {
-        seen = next_job(h->pool, seen);
+        seen = next_job(h->pool, seen, h->index);
         if (atomic_load(&h->pool->stop))
             return;
         work(h->pool, seen, h->index);
@@ -131,7 +196,7 @@ static void wait_all(struct pool *p)
         if (!atomic_load_explicit(&p->left, memory_order_acquire))
             return;
         if (i < WAIT_PAUSE_LOOKS)
-            relax();
+            rest(p, 0);
         else
             alone = yield_core(p);
     }
@@ -148,6 +213,33 @@ static void publish(struct pool *p, uint32_t job)
         futex_wake(&p->job, p->n_threads);
 }
 
+static int n_lanes_of(const struct pool *p, int n_items)
+{
+    int n = p->n_threads < MOST_LANES ? p->n_threads : MOST_LANES;
+    return n < n_items ? n : n_items;
+}
+
+int pool_lane(const struct pool *p, int n_items, int thread)
+{
+    int n = n_lanes_of(p, n_items);
+    return thread < n ? (int)((int64_t)n_items * thread / n) : n_items;
+}
+
+/* Divides the items. Nobody takes one before the job's number is known. */
+static void lay_out(struct pool *p, uint32_t job, int n_items)
+{
+    int n = n_lanes_of(p, n_items);
+    for (int l = 0; l < n; l++) {
+        struct lane *lane = &p->lanes[l];
+        uint64_t number = (uint64_t)job << 32;
+        atomic_store_explicit(&lane->next, number | UINT32_MAX, memory_order_release);
+        atomic_store_explicit(&lane->end, (uint32_t)pool_lane(p, n_items, l + 1), memory_order_release);
+        atomic_store_explicit(&lane->next, number | (uint32_t)pool_lane(p, n_items, l), memory_order_release);
+    }
+    atomic_store_explicit(&p->n_lanes, n, memory_order_release);
+    atomic_store_explicit(&p->open, ~UINT64_C(0) >> (64 - n), memory_order_release);
+}
+
 void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx)
 {
     if (n_items <= 1 || p->n_threads == 1) {
@@ -157,17 +249,21 @@ void pool_run(struct pool *p, int n_items, pool_fn *fn, void *ctx)
     }
     int64_t begun = p->busy ? clock_now(&p->clock) : 0;
     uint32_t job = atomic_load_explicit(&p->job, memory_order_relaxed) + 1;
-    atomic_store_explicit(&p->claim, (uint64_t)job << 32 | UINT32_MAX, memory_order_release);
+    atomic_store_explicit(&p->left, (uint32_t)n_items, memory_order_relaxed);
+    lay_out(p, job, n_items);
     atomic_store_explicit(&p->fn, fn, memory_order_release);
     atomic_store_explicit(&p->ctx, ctx, memory_order_release);
-    atomic_store_explicit(&p->n_items, (uint32_t)n_items, memory_order_release);
-    atomic_store_explicit(&p->left, (uint32_t)n_items, memory_order_relaxed);
-    atomic_store_explicit(&p->claim, (uint64_t)job << 32, memory_order_release);
     publish(p, job);
     work(p, job, 0);
     wait_all(p);
     if (p->busy)
         p->run_ns += clock_now(&p->clock) - begun;
+}
+
+void pool_while_idle(struct pool *p, pool_idle_fn *fn, void *ctx)
+{
+    p->idle_ctx = ctx;
+    atomic_store_explicit(&p->idle, fn, memory_order_release);
 }
 
 int pool_watch(struct pool *p, struct err *e)

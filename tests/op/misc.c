@@ -3,7 +3,6 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/pool.h"
 #include "tests/rig/op_fixture.h"
 
@@ -241,58 +240,53 @@ static void pool_runs_each_item_once(void **state)
     }
 }
 
-struct laned {
-    struct lanes lanes;
-    struct count count;
+struct taken {
+    int n[80], items[80][300];
 };
 
-static void take_item(void *ctx, int turn, int thread)
+static void note_taken(void *ctx, int item, int thread)
 {
-    (void)turn;
-    struct laned *l = ctx;
-    count_item(&l->count, lanes_take(&l->lanes, thread), thread);
+    struct taken *t = ctx;
+    t->items[thread][t->n[thread]++] = item;
+    for (volatile int i = 0; i < item % 7 * 50; i++)
+        ;
 }
 
-/* Whoever comes when, on more threads than lanes, too. */
-static void lanes_have_each_item_once(void **state)
+/* Its own items come first, in order; every other lane's that it takes in order, too, and none twice. On more threads
+ * than there are lanes, too. */
+static void a_thread_begins_with_its_lane(void **state)
 {
+    static const int threads[] = {2, 3, 4, 70};
     (void)state;
+    struct taken *t = calloc(1, sizeof *t);
     struct rng r;
-    rng_init(&r, 24);
-    struct laned *l = calloc(1, sizeof *l);
-    for (int job = 0; job < 3000; job++) {
-        int threads = 1 + (int)rng_below(&r, job % 2 ? 3 : 2 * MOST_LANES), n = (int)rng_below(&r, 200);
-        lanes_begin(&l->lanes, threads, n);
-        l->count = (struct count){.threads = threads};
-        for (int i = 0; i < n; i++)
-            take_item(l, i, (int)rng_below(&r, (uint64_t)threads));
-        for (int i = 0; i < n; i++)
-            assert_int_equal(l->count.plain[i], i);
-        assert_int_equal(atomic_load(&l->count.bad), 0);
-    }
-    for (int threads = 2; threads <= 4; threads++) {
+    rng_init(&r, 25);
+    for (size_t k = 0; k < sizeof threads / sizeof *threads; k++) {
         struct pool *p = NULL;
-        l->count = (struct count){.threads = threads};
-        assert_int_equal(pool_open(&p, threads, NULL), 0);
-        for (int job = 1; job <= 1000; job++) {
-            lanes_begin(&l->lanes, threads, 50);
-            pool_run(p, 50, take_item, l);
-            for (int i = 0; i < 50; i++)
-                assert_int_equal(l->count.plain[i], job * i);
+        assert_int_equal(pool_open(&p, threads[k], NULL), 0);
+        for (int job = 0; job < 300; job++) {
+            int n = 2 + (int)rng_below(&r, 290), lanes = threads[k] < 64 ? threads[k] : 64, sum = 0;
+            lanes = lanes < n ? lanes : n;
+            memset(t->n, 0, sizeof t->n);
+            pool_run(p, n, note_taken, t);
+            for (int i = 0; i < threads[k]; i++) {
+                int own = i % 64, first = n * own / lanes, end = n * (own + 1) / lanes, last = -1;
+                bool left_it = own >= lanes;
+                for (int j = 0; j < t->n[i]; j++) {
+                    int item = t->items[i][j];
+                    bool is_own = !left_it && item >= first && item < end;
+                    assert_true(j == 0 || item > last || !is_own); /* ascending in the lane */
+                    left_it = left_it || !is_own;
+                    assert_false(left_it && own < lanes && item >= first && item < end);
+                    last = item;
+                }
+                sum += t->n[i];
+            }
+            assert_int_equal(sum, n);
         }
         pool_close(p);
     }
-    free(l);
-}
-
-/* One thread alone has its own lane in order, and then those of the others. */
-static void a_lane_is_taken_in_order(void **state)
-{
-    (void)state;
-    struct lanes l;
-    lanes_begin(&l, 2, 11);
-    for (int i = 0; i < 11; i++)
-        assert_int_equal(lanes_take(&l, 1), (5 + i) % 11);
+    free(t);
 }
 
 /* How many of this process's helper threads the system has put to sleep. */
@@ -343,8 +337,7 @@ int main(void)
         cmocka_unit_test(a_share_is_packed_in_its_place),
         cmocka_unit_test(facts_and_memory),
         cmocka_unit_test(pool_runs_each_item_once),
-        cmocka_unit_test(lanes_have_each_item_once),
-        cmocka_unit_test(a_lane_is_taken_in_order),
+        cmocka_unit_test(a_thread_begins_with_its_lane),
         cmocka_unit_test(idle_helpers_sleep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
