@@ -1,5 +1,5 @@
-# How the models of tests/formal are searched: read by switch.sh, pool.sh, reshard.sh and tiers.sh, from the
-# repository's root. With MOONSHIFT_WIDE the budgets are larger.
+# How the models of tests/formal are searched: read by switch.sh, pool.sh, reshard.sh, tiers.sh and
+# items.sh, from the repository's root. With MOONSHIFT_WIDE the budgets are larger.
 # shellcheck shell=bash
 
 for tool in spin gcc; do
