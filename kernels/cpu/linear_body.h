@@ -17,7 +17,7 @@ INLINE int wide_from(bool floats, bool fast)
 
 /* Bytes: a core waits for memory less when it asks for more at once than it would by itself. Into the L2 cache: the L1
  * is small, and what lies in the L2 it fetches in time. All lines have to be asked for: what asks so far ahead keeps
- * the core from seeing by itself what comes. (Or, of each block, one line: bytes_ahead.) */
+ * the core from seeing by itself what comes. (Or, of each block, one: leads_itself.) */
 enum { PREFETCH_AHEAD = 8192, LONG_GROUP = 8192 };
 
 /* What a tile is, known when it is compiled: R rows of G groups. Its sums are [G][R]. */
@@ -229,12 +229,12 @@ INLINE bool leads_itself(struct tile t, size_t group_bytes)
     return t.R == 1 && light && group_bytes >= LONG_GROUP;
 }
 
-/* Block b of the packed matrix. */
-INLINE struct block_at block_in_place(enum family f, bool led, const uint8_t *group, int b)
+/* Block b of the packed matrix. all: lines of what comes are asked for, else one. */
+INLINE struct block_at block_in_place(enum family f, bool all, const uint8_t *group, int b)
 {
     struct block_at at = {0};
     at.w = family_block(f, group, b, &at.head);
-    if (led)
+    if (all)
         prefetch_bytes(at.w + PREFETCH_AHEAD, family_block_bytes(f));
     else
         prefetch_far(at.w + PREFETCH_AHEAD);
@@ -356,13 +356,13 @@ INLINE void few_tile(struct tile t, const struct linear_job *j, struct place p, 
     int blocks = j->col1 / BLOCK_COLS, first = 2 * p.leaf0 - j->col0 / BLOCK_COLS;
     struct qinput in = qinput_at(&j->in, j->blocks, (size_t)p.row, (size_t)first, t.fast);
     const uint8_t *group = group_at(j, p.g);
-    bool led = !leads_itself(t, j->w->group_bytes);
+    bool all = !leads_itself(t, j->w->group_bytes);
     for (int leaf = p.leaf0; leaf < p.leaf1; leaf++) {
         vf acc[MAX_SUMS];
         UNROLL for (int r = 0; r < t.R; r++) acc[r] = vf_set1(0);
         int end = 2 * leaf + 2 < blocks ? 2 * leaf + 2 : blocks;
         for (int b = 2 * leaf; b < end; b++) {
-            struct block_at block = block_in_place(t.f, led, group, b);
+            struct block_at block = block_in_place(t.f, all, group, b);
             block_add(t, &block, &in, acc);
             qinput_next(&in, t.fast);
         }
