@@ -19,11 +19,4 @@ mutants() {
     mutant "a lane is said to be empty after its items are done" "$assertion" items "-DMUTANT_SAYS_LATE"
 }
 
-[ $# -gt 0 ] || set -- runs mutants
-for part; do
-    case $part in
-    runs | mutants) "$part" ;;
-    *) report FAILED "there is no part '$part'" ;;
-    esac
-done
-close
+take "runs mutants" "$@"

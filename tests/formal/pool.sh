@@ -60,11 +60,4 @@ mutants() {
     mutant "steps are posted while a layer is lost" "$cycle" pool "-DREQUESTS=1 -DFAILURES=1 -DMUTANT_POSTS_LOST" cycles
 }
 
-[ $# -gt 0 ] || set -- runs failures mutants
-for part; do
-    case $part in
-    runs | failures | mutants) "$part" ;;
-    *) report FAILED "there is no part '$part'" ;;
-    esac
-done
-close
+take "runs failures mutants" "$@"

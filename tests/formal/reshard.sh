@@ -21,11 +21,4 @@ mutants() {
     mutant "a group runs while its weights come" "$assertion" reshard "-DMUTANT_STEPS_WHILE_LOADING"
 }
 
-[ $# -gt 0 ] || set -- runs mutants
-for part; do
-    case $part in
-    runs | mutants) "$part" ;;
-    *) report FAILED "there is no part '$part'" ;;
-    esac
-done
-close
+take "runs mutants" "$@"

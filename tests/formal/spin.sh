@@ -90,8 +90,19 @@ n() {
     if [ -n "${MOONSHIFT_WIDE:-}" ]; then echo "$1"; else echo "$2"; fi
 }
 
-# close: what came of it.
-close() {
+# take PARTS PART...: carries out the parts that are named, of those that there are; none is named: all. Then what came
+# of it.
+take() {
+    local all=$1 part
+    shift
+    # shellcheck disable=SC2086
+    [ $# -gt 0 ] || set -- $all
+    for part; do
+        case " $all " in
+        *" $part "*) "$part" ;;
+        *) report FAILED "there is no part '$part'" ;;
+        esac
+    done
     printf '%d passed, %d failed\n' "$passed" "$failed"
     [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
 }

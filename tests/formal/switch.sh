@@ -8,10 +8,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
 . tests/formal/spin.sh || exit 1
 
-if [ "${1:-}" = --large ]; then
+everything() {
     memory=4000 limit=1800
     verify "everything at once" switch "-DORDERS=2 -DVERBS=1 -DCANCELS=1 -DFAILURES=1"
-    close
+}
+
+if [ "${1:-}" = --large ]; then
+    take everything
     exit
 fi
 
@@ -52,11 +55,4 @@ mutants() {
     mutant "a comm is used again without a reset" "$assertion" meet "-DMUTANT_NO_RESET"
 }
 
-[ $# -gt 0 ] || set -- orders failures endings mutants
-for part; do
-    case $part in
-    orders | failures | endings | mutants) "$part" ;;
-    *) report FAILED "there is no part '$part'" ;;
-    esac
-done
-close
+take "orders failures endings mutants" "$@"

@@ -23,11 +23,4 @@ mutants() {
     mutant "what was under way at a reset is found" "$assertion" tiers "-DRESETS=1 -DMUTANT_RESET_FORGOTTEN"
 }
 
-[ $# -gt 0 ] || set -- runs mutants
-for part; do
-    case $part in
-    runs | mutants) "$part" ;;
-    *) report FAILED "there is no part '$part'" ;;
-    esac
-done
-close
+take "runs mutants" "$@"

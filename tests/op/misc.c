@@ -308,19 +308,29 @@ static int sleeping_helpers(void)
     return n;
 }
 
-/* Helpers without work end up asleep, not polling. */
+/* Something to do while there are no items, for so many looks. */
+static bool count_down(void *ctx, int thread)
+{
+    int *left = ctx;
+    return left[thread] > 0 && left[thread]-- > 1;
+}
+
+/* Helpers without work end up asleep, not polling, and with something to do while they wait, once that is done. */
 static void idle_helpers_sleep(void **state)
 {
     (void)state;
     struct pool *p = NULL;
+    int left[4] = {0, 5000, 1000, 3000};
     struct count *c = calloc(1, sizeof *c);
     c->threads = 4;
     assert_int_equal(pool_open(&p, 4, NULL), 0);
+    pool_while_idle(p, count_down, left);
     pool_run(p, 100, count_item, c);
     struct timespec pause = {0, 1000000};
     for (int i = 0; i < 20000 && sleeping_helpers() < 3; i++)
         nanosleep(&pause, NULL);
     assert_int_equal(sleeping_helpers(), 3);
+    assert_true(!left[1] && !left[2] && !left[3]);
     pool_run(p, 100, count_item, c);
     assert_int_equal(atomic_load(&c->seen[99]), 2);
     pool_close(p);
