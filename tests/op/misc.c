@@ -311,7 +311,7 @@ static int sleeping_helpers(void)
 /* Something to do while there are no items, for so many looks. */
 static bool count_down(void *ctx, int thread)
 {
-    int *left = ctx;
+    _Atomic int *left = ctx;
     return left[thread] > 0 && left[thread]-- > 1;
 }
 
@@ -320,7 +320,7 @@ static void idle_helpers_sleep(void **state)
 {
     (void)state;
     struct pool *p = NULL;
-    int left[4] = {0, 5000, 1000, 3000};
+    _Atomic int left[4] = {0, 5000, 1000, 3000};
     struct count *c = calloc(1, sizeof *c);
     c->threads = 4;
     assert_int_equal(pool_open(&p, 4, NULL), 0);
