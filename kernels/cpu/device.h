@@ -37,6 +37,7 @@ struct device {
     struct rope rope;
     struct scratch angles;           /* [n_rows][dim/2] cos, then sin */
     struct linear_scratch *linear;   /* [n_threads] */
+    uint64_t n_linear;               /* calls of cpu_linear */
     struct scratch inputs;           /* a linear call's inputs, quantised or widened */
     struct scratch attention;        /* items, partial results */
     struct scratch attention_thread; /* [n_threads] tiles */

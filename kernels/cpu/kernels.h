@@ -125,6 +125,7 @@ static inline void qinput_next(struct qinput *in, bool fast)
 
 /* Working memory of one thread in a linear call. */
 struct linear_scratch {
+    uint64_t prepared; /* the last call for which it has prepared inputs of its own */
     _Alignas(64) float inner[INNER_LEVELS][MAX_WIDE][MAX_TILE][GROUP_ROWS];
     float outer[MAX_LEVELS - INNER_LEVELS][MAX_WIDE][ROW_BLOCK][GROUP_ROWS]; /* a level's lie close together */
     uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];                         /* [block][group], unpacked */

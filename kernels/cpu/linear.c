@@ -6,22 +6,29 @@
 #include "kernels/cpu/device.h"
 
 enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6, FEWEST_ROWS = 64, FEW_ROWS = 16 };
+enum { TILE_ROWS = 8, LEAST_BAND = 16, FEWEST_OWN = 4 }; /* no line of prepared inputs is of two tiles */
+
+/* Inputs as they are multiplied. */
+struct inputs {
+    float *x;         /* [rows][cols], or NULL when only quantised ones are needed */
+    struct qinput in; /* q: or NULL */
+    uint16_t *half;   /* or NULL */
+};
 
 /* What the items of one call share. */
 struct linear_call {
     struct device *d;
     const struct linear_args *a;
-    int cols, rows_per_item; /* of the input phase */
-    float *x;                /* [rows][cols] inputs as floats, or NULL when only quantised ones are needed */
-    size_t ldx;
-    size_t blocks;          /* as in struct linear_job */
-    struct qinput in;       /* q: or NULL */
-    uint16_t *half;         /* or NULL */
+    int cols;
+    size_t blocks; /* as in struct linear_job */
+    struct inputs in;
+    size_t own;             /* bytes from one thread's inputs to the next one's; 0: all threads have the same */
     float *temp;            /* [n_threads][cols] */
     struct sum_step *steps; /* one window for all outputs: they share the input */
     struct linear_job job[LINEAR_MAX_OUT];
-    int groups_per_item, rows_of_item, row_items; /* of the output phase: a thread takes some groups for some rows */
-    int items[LINEAR_MAX_OUT + 1];                /* first item of each output */
+    int bands, rows_of_band;                      /* of the output phase: the most rows of a band */
+    int groups_per_item, rows_of_item, row_items; /* a thread takes some groups for some rows of a band */
+    int items[LINEAR_MAX_OUT + 1];                /* first item of each output in a band */
 };
 
 /* The steps that add leaves [leaf0, leaf1) in the tree over absolute leaf indices. */
@@ -53,26 +60,70 @@ static void plain_inputs(const struct linear_call *c, int row, float *y)
         k->swiglu_row(act_row(a->x, row), act_row(a->x2, row), c->cols, y);
 }
 
-static void input_item(void *ctx, int item, int thread)
+static void *moved(void *p, size_t by)
 {
-    const struct linear_call *c = ctx;
+    return p ? (uint8_t *)p + by : NULL;
+}
+
+static struct inputs inputs_of(const struct linear_call *c, int thread)
+{
+    size_t by = (size_t)thread * c->own;
+    struct inputs in = c->in;
+    in.x = moved(in.x, by);
+    in.half = moved(in.half, by);
+    in.in = (struct qinput){moved(in.in.q, by), moved(in.in.meta, by), moved(in.in.half, by), in.in.tile};
+    return in;
+}
+
+static void prepare_rows(const struct linear_call *c, int first, int end, int thread)
+{
     const struct linear_args *a = c->a;
-    int first = item * c->rows_per_item, end = first + c->rows_per_item;
-    end = end < a->rows ? end : a->rows;
+    const struct inputs in = inputs_of(c, thread);
     for (int r = first; r < end; r++) {
         const float *x = act_row(a->x, r);
         if (a->in != LINEAR_PLAIN) {
-            float *y = c->x ? c->x + (size_t)r * c->ldx : c->temp + (size_t)thread * (size_t)c->cols;
+            size_t cols = (size_t)c->cols;
+            float *y = in.x ? in.x + (size_t)r * cols : c->temp + (size_t)thread * cols;
             plain_inputs(c, r, y);
             x = y;
         }
-        size_t at = quant_at(c->blocks, c->in.tile, (size_t)r);
+        size_t at = quant_at(c->blocks, in.in.tile, (size_t)r);
         bool fast = c->d->opts.fast;
-        if (c->half)
-            c->d->kernels->round_row(x, c->cols, c->half + at * BLOCK_COLS, c->in.tile);
-        if (c->in.q)
-            c->d->kernels->quantise_row(x, c->cols, qinput_at(&c->in, c->blocks, (size_t)r, 0, fast), fast);
+        if (in.half)
+            c->d->kernels->round_row(x, c->cols, in.half + at * BLOCK_COLS, in.in.tile);
+        if (in.in.q)
+            c->d->kernels->quantise_row(x, c->cols, qinput_at(&in.in, c->blocks, (size_t)r, 0, fast), fast);
     }
+}
+
+static int tiles_of(const struct linear_call *c)
+{
+    return (c->a->rows + TILE_ROWS - 1) / TILE_ROWS;
+}
+
+static void input_item(void *ctx, int item, int thread)
+{
+    const struct linear_call *c = ctx;
+    int first = item * TILE_ROWS, end = first + TILE_ROWS;
+    prepare_rows(c, first, end < c->a->rows ? end : c->a->rows, thread);
+}
+
+/* The job of an output, with the inputs of this thread, which it may have to prepare. */
+static struct linear_job job_for(const struct linear_call *c, int o, int thread)
+{
+    struct linear_job j = c->job[o];
+    struct linear_scratch *s = &c->d->linear[thread];
+    if (!c->own)
+        return j;
+    if (s->prepared != c->d->n_linear) {
+        prepare_rows(c, 0, c->a->rows, thread);
+        s->prepared = c->d->n_linear;
+    }
+    const struct inputs in = inputs_of(c, thread);
+    j.in = in.in;
+    j.half = in.half;
+    j.x = in.x ? in.x : j.x;
+    return j;
 }
 
 static int groups_of(const struct linear_out *o)
@@ -80,21 +131,29 @@ static int groups_of(const struct linear_out *o)
     return (o->w.rows + GROUP_ROWS - 1) / GROUP_ROWS;
 }
 
-/* Items lie in memory as the weights do. */
+/* Where a band of rows begins: where the lane of input items does, if there are as many. */
+static int band_row(const struct linear_call *c, int band)
+{
+    int row = (int)((int64_t)tiles_of(c) * band / c->bands) * TILE_ROWS;
+    return row < c->a->rows ? row : c->a->rows;
+}
+
+/* Items lie in memory as the weights do, for one band of rows after another. */
 static void output_item(void *ctx, int item, int thread)
 {
     const struct linear_call *c = ctx;
-    int o = 0;
+    int o = 0, band = item / c->items[c->a->n_out], first = band_row(c, band), last = band_row(c, band + 1);
+    item %= c->items[c->a->n_out];
     while (item >= c->items[o + 1])
         o++;
     item -= c->items[o];
-    const struct linear_job *j = &c->job[o];
+    const struct linear_job j = job_for(c, o, thread);
     int g = item / c->row_items * c->groups_per_item, left = groups_of(&c->a->out[o]) - g;
-    int row = item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
-    end = end < c->a->rows ? end : c->a->rows;
+    int row = first + item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
+    end = end < last ? end : last;
     left = left < c->groups_per_item ? left : c->groups_per_item;
     for (; row < end; row += ROW_BLOCK)
-        c->d->kernels->linear(j, j->group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK,
+        c->d->kernels->linear(&j, j.group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK,
                               &c->d->linear[thread]);
 }
 
@@ -123,6 +182,23 @@ static size_t aligned(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+/* What another thread has read takes as long to write as to compute, so threads share as little as they can. Of many
+ * rows each has a band: it multiplies what it has itself prepared, and whatever comes next finds its outputs. That is
+ * if there are as many as make up for reading all weights. Of fewer, each prepares all for itself, if that takes at
+ * most twice as long as a share; but not of three and less, where others fetch weights while one prepares. */
+static bool share_rows(struct linear_call *c)
+{
+    int threads = pool_threads(c->d->pool), rows = c->a->rows, tiles = tiles_of(c);
+    int least = threads * TILE_ROWS > LEAST_BAND ? threads * TILE_ROWS : LEAST_BAND, bands = rows / least;
+    bands = bands < 1 ? 1 : bands > threads ? threads : bands;
+    while (threads % bands)
+        bands--;
+    c->bands = bands;
+    c->rows_of_band = bands > 1 ? (tiles + bands - 1) / bands * TILE_ROWS : rows;
+    int share = (tiles + threads - 1) / threads * TILE_ROWS;
+    return threads > 1 && bands == 1 && rows >= FEWEST_OWN && rows <= 2 * share;
+}
+
 /* Lays the call's working memory out. */
 static bool reserve(struct linear_call *c)
 {
@@ -146,38 +222,36 @@ static bool reserve(struct linear_call *c)
     size_t h = half ? aligned(n_blocks * BLOCK_COLS * sizeof(uint16_t)) : 0;
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
-    if (!device_grow(c->d, &c->d->inputs, q + meta + halves + h + x + t + leaves * sizeof(struct sum_step)))
+    size_t one = q + meta + halves + h + x;
+    c->own = share_rows(c) ? one : 0;
+    size_t all = c->own ? one * (size_t)pool_threads(c->d->pool) : one;
+    if (!device_grow(c->d, &c->d->inputs, all + t + leaves * sizeof(struct sum_step)))
         return false;
     uint8_t *p = c->d->inputs.data;
-    c->in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (int32_t *)(p + q + meta), tile};
+    c->temp = (float *)(p + all);
+    c->steps = (struct sum_step *)(p + all + t);
+    c->in.in = (struct qinput){quant ? (int8_t *)p : NULL, (union qword *)(p + q), (int32_t *)(p + q + meta), tile};
     p += q + meta + halves;
-    c->half = half ? (uint16_t *)p : NULL;
-    p += h;
-    c->x = own_x ? (float *)p : NULL;
-    c->temp = (float *)(p + x);
-    c->steps = (struct sum_step *)(p + x + t);
-    c->ldx = cols;
+    c->in.half = half ? (uint16_t *)p : NULL;
+    c->in.x = own_x ? (float *)(p + h) : NULL;
     return true;
 }
 
 static void prepare_inputs(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    if (!c->in.q && !c->half && a->in == LINEAR_PLAIN)
+    c->d->n_linear++;
+    if (c->own || (!c->in.in.q && !c->in.half && a->in == LINEAR_PLAIN))
         return;
-    int64_t ns_per_row = c->cols / (a->in == LINEAR_SWIGLU ? 2 : 4);
-    c->rows_per_item = (int)(20000 / (ns_per_row + 1)) + 1;
-    if (c->rows_per_item > 16)
-        c->rows_per_item = 16;
-    int items = (a->rows + c->rows_per_item - 1) / c->rows_per_item;
-    device_run(c->d, items, items > 1 ? ns_per_row * a->rows : 0, input_item, c);
+    int64_t work_ns = (int64_t)a->rows * c->cols * (a->in == LINEAR_SWIGLU ? 3 : 2) / 4;
+    device_run(c->d, tiles_of(c), work_ns, input_item, c);
 }
 
 static struct linear_job job_of(const struct linear_call *c, const struct linear_out *o)
 {
     const struct linear_args *a = c->a;
     int end = o->w.col0 + o->w.cols;
-    bool own = c->x != NULL;
+    bool own = c->in.x != NULL;
     return (struct linear_job){
         .w = o->w.w,
         .leaf0 = o->w.col0 / LEAF_COLS,
@@ -185,13 +259,13 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .col0 = o->w.col0,
         .col1 = end,
         .steps = c->steps,
-        .in = c->in,
+        .in = c->in.in,
         .blocks = c->blocks,
         .fast = c->d->opts.fast,
-        .half = c->half,
+        .half = c->in.half,
         .half_dots = c->d->half_dots,
-        .x = own ? c->x : a->x.data,
-        .ldx = own ? c->ldx : (size_t)a->x.ld,
+        .x = own ? c->in.x : a->x.data,
+        .ldx = own ? (size_t)c->cols : (size_t)a->x.ld,
         .y = o->y.data,
         .ldy = (size_t)o->y.ld,
         .bias = o->bias,
@@ -216,13 +290,14 @@ static int groups_at_once(const struct linear_args *a)
 static int64_t cut(struct linear_call *c)
 {
     const struct linear_args *a = c->a;
-    int64_t groups = 0, wanted = 8 * pool_threads(c->d->pool);
+    int rows = c->rows_of_band;
+    int64_t groups = 0, wanted = 8 * pool_threads(c->d->pool) / c->bands;
     for (int i = 0; i < a->n_out; i++)
         groups += groups_of(&a->out[i]);
     int wide = groups_at_once(a), most = ROW_BLOCK;
-    while (most > FEWEST_ROWS && groups / wide * ((a->rows + most - 1) / most) < wanted)
+    while (most > FEWEST_ROWS && groups / wide * ((rows + most - 1) / most) < wanted)
         most /= 2; /* many threads */
-    int block = a->rows < most ? a->rows : most, blocks = (a->rows + most - 1) / most;
+    int block = rows < most ? rows : most, blocks = (rows + most - 1) / most;
     int64_t group_ns = (int64_t)c->cols * GROUP_ROWS * (2 + block) / 120 + 1; /* one group, one row block */
     int64_t total_ns = groups * group_ns * blocks, target_ns = total_ns / wanted;
     target_ns = target_ns < 1000 ? 1000 : target_ns > 30000 ? 30000 : target_ns;
@@ -238,7 +313,7 @@ static int64_t cut(struct linear_call *c)
         int items = (groups_of(&a->out[i]) + c->groups_per_item - 1) / c->groups_per_item;
         c->items[i + 1] = c->items[i] + items * c->row_items;
     }
-    return total_ns;
+    return total_ns * c->bands;
 }
 
 /* What a thread reads first, where its groups lie one behind the other: of a view of all columns. */
@@ -286,5 +361,5 @@ void cpu_linear(struct device *d, const struct linear_args *a)
     prepare_inputs(&c);
     int64_t total_ns = cut(&c);
     note_coming(&c);
-    device_run(d, c.items[a->n_out], total_ns, output_item, &c);
+    device_run(d, c.bands * c.items[a->n_out], total_ns, output_item, &c);
 }

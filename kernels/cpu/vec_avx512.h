@@ -16,7 +16,7 @@ enum { FLOAT_WIDE = 3, QUANT_WIDE = 2, WIDE_FAST = 4, WIDE_QUANT = 2 };
 
 INLINE int wide_from(bool floats, bool fast)
 {
-    return floats ? TILE : fast ? 24 : 16;
+    return floats ? TILE : fast ? 48 : 16;
 }
 
 typedef __m512 vf;

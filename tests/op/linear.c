@@ -362,6 +362,60 @@ static void fused_inputs(void **state)
     free(bias);
 }
 
+/* One call after another on the same devices, of other inputs, sums and numbers of rows: whoever prepares what (each
+ * thread for itself, for its band, or one for all), it is what one thread makes of them. */
+static void shared_inputs(void **state)
+{
+    (void)state;
+    enum { ROWS = 150, COLS = 608, OUT = 72, N = 4 };
+    static const enum dtype mixed[N] = {DT_Q4_K, DT_Q8_0, DT_F16, DT_F32};
+    static const int threads[] = {1, 2, 3, 4, 6, 7},
+                     rows_of[] = {3, 4, 8, 15, 16, 17, 24, 31, 32, 33, 48, 64, 97, ROWS};
+    enum { N_DEVICES = sizeof threads / sizeof *threads, N_CALLS = sizeof rows_of / sizeof *rows_of };
+    static float y[N_DEVICES][N][ROWS][OUT];
+    struct rng r;
+    rng_init(&r, 8);
+    struct weight_src src[N];
+    for (int i = 0; i < N; i++)
+        src[i] = random_matrix(&r, mixed[i], OUT, i ? COLS : 512);
+    float *x = random_floats(&r, 2 * ROWS * COLS, 3.0f), *gain = random_floats(&r, COLS, 1.0f);
+    struct device *d[N_DEVICES];
+    struct weight *w[N_DEVICES][N];
+    for (int k = 0; k < N_DEVICES; k++) {
+        d[k] = open_device("auto", threads[k]);
+        for (int i = 0; i < N; i++)
+            w[k][i] = load(d[k], &src[i]);
+    }
+    for (int call = 0; call < 3 * N_CALLS; call++) {
+        int rows = rows_of[call * 5 % N_CALLS], first = (int)rng_below(&r, 3), n = 1 + (int)rng_below(&r, 3);
+        int cols = first ? COLS : 512, from = (int)rng_below(&r, ROWS);
+        n = first == 0 ? 1 : first + n > N ? N - first : n;
+        for (int k = 0; k < N_DEVICES; k++) {
+            struct linear_args a = {.in = (enum linear_in)(call % 3),
+                                    .x = {x + from, cols, COLS},
+                                    .gain = gain,
+                                    .x2 = {x + from + ROWS * COLS / 2, cols, COLS},
+                                    .eps = 1e-5f,
+                                    .rows = rows,
+                                    .n_out = n};
+            for (int i = 0; i < n; i++)
+                a.out[i] = (struct linear_out){{w[k][first + i], 0, OUT, 0, cols}, NULL, act_of(&y[k][i][0][0], OUT)};
+            run(d[k], a);
+            for (int i = 0; i < n; i++)
+                assert_bits(&y[0][i][0][0], &y[k][i][0][0], (size_t)rows * OUT, "the threads");
+        }
+    }
+    for (int k = 0; k < N_DEVICES; k++) {
+        for (int i = 0; i < N; i++)
+            ops->weight_free(d[k], w[k][i]);
+        ops->close(d[k]);
+    }
+    for (int i = 0; i < N; i++)
+        free((void *)src[i].data);
+    free(x);
+    free(gain);
+}
+
 static void bad_numbers_show(void **state)
 {
     (void)state;
@@ -474,6 +528,7 @@ int main(void)
         cmocka_unit_test(blocks_of_rows_stand_alone),
         cmocka_unit_test(windows),
         cmocka_unit_test(fused_inputs),
+        cmocka_unit_test(shared_inputs),
         cmocka_unit_test(bad_numbers_show),
         cmocka_unit_test(edges_of_halves),
         cmocka_unit_test(refusals),
