@@ -423,6 +423,10 @@ struct backend_ops {
      * the machine until the part is written again; it reads as anything until then. */
     void (*forget)(struct device *d, void *p, size_t bytes);
 
+    /* Optional (NULL: what alloc gave is there). This part of it will soon be written for the first time: the machine
+     * finds pages for it now, which may take as long as a step. Contents stay. */
+    void (*touch)(struct device *d, void *p, size_t bytes);
+
     /* With those above, where ops only enqueue work (NULL: what an op does is done when it returns). mark: a place in
      * the order of what d was given; 0: it has failed. reach waits until d has done all that came before the place; any
      * thread; false: it failed. between: ns from one place to another, both reached; 0: nobody knows any more. */

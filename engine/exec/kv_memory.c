@@ -3,6 +3,8 @@
 #include "engine/base/check.h"
 #include "engine/base/mem.h"
 
+enum { TOUCHED = 2 << 20 }; /* bytes of a layer */
+
 /* Bytes of a block of one layer. */
 static size_t block_bytes(const struct kv_memory_setup *s, int tokens, int n_kv_heads)
 {
@@ -23,6 +25,15 @@ size_t kv_memory_block_bytes(const struct kv_memory *m)
     return m->all.block_bytes * (size_t)m->all.n_layers;
 }
 
+/* The lowest blocks are written first, in each layer. The first request should not wait while the machine finds pages
+ * for them: a huge one, of which a virtual machine may have none yet, has taken 10 ms. */
+static void touch_first(const struct kv_memory *m, struct device *d)
+{
+    size_t layer = (size_t)m->all.n_blocks * m->all.block_bytes, some = layer < TOUCHED ? layer : TOUCHED;
+    for (int l = 0; l < m->all.n_layers && m->setup.ops->touch; l++)
+        m->setup.ops->touch(d, (char *)m->all.base + (size_t)l * layer, some);
+}
+
 int kv_memory_take(struct kv_memory *m, struct device *d, struct err *e)
 {
     size_t bytes = kv_memory_block_bytes(m) * (size_t)m->all.n_blocks;
@@ -30,6 +41,7 @@ int kv_memory_take(struct kv_memory *m, struct device *d, struct err *e)
     if (!m->all.base)
         return err_set(e, E_FULL, "no memory for %.2f GiB of KV cache: lower --kv-cache-memory-bytes",
                        (double)bytes / 0x1p30);
+    touch_first(m, d);
     m->in_pieces = mem_new_array((size_t)m->all.n_layers + 1, sizeof *m->in_pieces);
     for (int k = 1; k <= m->all.n_layers; k++) {
         m->in_pieces[k] = m->all;

@@ -178,6 +178,16 @@ static void cpu_forget(struct device *d, void *p, size_t bytes)
         madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
+/* By reading and writing a byte of each page: MADV_POPULATE_WRITE is younger than some kernels. */
+static void cpu_touch(struct device *d, void *p, size_t bytes)
+{
+    (void)d;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    volatile char *at = p;
+    for (size_t i = 0; i < bytes; i += page)
+        at[i] = at[i];
+}
+
 bool device_grow(struct device *d, struct scratch *s, size_t bytes)
 {
     if (s->bytes >= bytes)
@@ -243,6 +253,7 @@ const struct backend_ops *backend_cpu(void)
         .weight_window = cpu_weight_window,
         .pull = cpu_pull,
         .forget = cpu_forget,
+        .touch = cpu_touch,
         .kv_block_bytes = cpu_kv_block_bytes,
         .begin = cpu_begin,
         .begin_part = cpu_begin_part,

@@ -7,11 +7,13 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <cmocka.h>
 
 #include "engine/base/monitor.h"
 #include "engine/base/numa.h"
+#include "engine/exec/kv_memory.h"
 #include "engine/node.h"
 
 enum { RANKS = 4, MOST = 4096, SEEN_DEVICES = 64 };
@@ -266,12 +268,50 @@ static void the_first_rank_that_cannot_open_says_why(void **state)
     model_close(m);
 }
 
+/* Of each layer the lowest blocks have pages when serving begins, as the first request writes these; the rest of what
+ * the KV may have is nobody's memory until it is used. */
+static void the_first_blocks_are_there(void **state)
+{
+    (void)state;
+    enum { LAYERS = 3, BLOCKS = 1000, PAGE = 4096 };
+    struct err e = {0};
+    struct device *d;
+    struct device_opts o = {.n_threads = 1, .max_rows = 8, .max_logits = 1};
+    assert_int_equal(backend_cpu()->open(&d, &o, &e), 0);
+    for (int touches = 0; touches < 2; touches++) {
+        struct backend_ops ops = *backend_cpu();
+        ops.touch = touches ? ops.touch : NULL;
+        struct kv_memory_setup s = {.ops = &ops,
+                                    .dtype = DT_BF16,
+                                    .bits = 16,
+                                    .block_size = 32,
+                                    .n_layers = LAYERS,
+                                    .heads = {.n_q = 8, .n_kv = 8, .head_dim = 64}};
+        struct kv_memory m;
+        kv_memory_init(&m, &s);
+        m.all.n_blocks = BLOCKS;
+        assert_int_equal(kv_memory_take(&m, d, &e), 0);
+        for (int l = 0; l < LAYERS; l++) {
+            char *layer = (char *)m.all.base + (size_t)l * BLOCKS * m.all.block_bytes;
+            unsigned char first = 2, last = 2;
+            layer -= (uintptr_t)layer % PAGE;
+            assert_int_equal(mincore(layer, PAGE, &first), 0);
+            assert_int_equal(mincore(layer + (8 << 20), PAGE, &last), 0);
+            assert_int_equal(first & 1, touches);
+            assert_int_equal(last & 1, 0);
+        }
+        kv_memory_free(&m, d);
+    }
+    backend_cpu()->close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_touches_its_own_memory_first),
         cmocka_unit_test(each_node_has_its_own_copy),
         cmocka_unit_test(the_first_rank_that_cannot_open_says_why),
+        cmocka_unit_test(the_first_blocks_are_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
