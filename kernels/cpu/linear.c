@@ -108,22 +108,22 @@ static void input_item(void *ctx, int item, int thread)
     prepare_rows(c, first, end < c->a->rows ? end : c->a->rows, thread);
 }
 
-/* The job of an output, with the inputs of this thread, which it may have to prepare. */
-static struct linear_job job_for(const struct linear_call *c, int o, int thread)
+/* The job of an output, with the inputs of this thread, which it may have to prepare: in `own`, or as all have it. */
+static const struct linear_job *job_for(const struct linear_call *c, int o, int thread, struct linear_job *own)
 {
-    struct linear_job j = c->job[o];
     struct linear_scratch *s = &c->d->linear[thread];
     if (!c->own)
-        return j;
+        return &c->job[o];
     if (s->prepared != c->d->n_linear) {
         prepare_rows(c, 0, c->a->rows, thread);
         s->prepared = c->d->n_linear;
     }
     const struct inputs in = inputs_of(c, thread);
-    j.in = in.in;
-    j.half = in.half;
-    j.x = in.x ? in.x : j.x;
-    return j;
+    *own = c->job[o];
+    own->in = in.in;
+    own->half = in.half;
+    own->x = in.x ? in.x : own->x;
+    return own;
 }
 
 static int groups_of(const struct linear_out *o)
@@ -147,13 +147,14 @@ static void output_item(void *ctx, int item, int thread)
     while (item >= c->items[o + 1])
         o++;
     item -= c->items[o];
-    const struct linear_job j = job_for(c, o, thread);
+    struct linear_job own;
+    const struct linear_job *j = job_for(c, o, thread, &own);
     int g = item / c->row_items * c->groups_per_item, left = groups_of(&c->a->out[o]) - g;
     int row = first + item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
     end = end < last ? end : last;
     left = left < c->groups_per_item ? left : c->groups_per_item;
     for (; row < end; row += ROW_BLOCK)
-        c->d->kernels->linear(&j, j.group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK,
+        c->d->kernels->linear(j, j->group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK,
                               &c->d->linear[thread]);
 }
 
