@@ -1,11 +1,15 @@
 """python3 tests/bench/pairs_bench.py FILE.gguf COMMAND BENCH BENCH ... [--rounds N] [--threads N] [--isa ISA]: several
 builds of model_bench (build/tests/model_bench), all loaded at once and asked for the same in turn: COMMAND is one of
 its lines, such as "decode 1 0 128". Medians in seconds, and of the ratios to the first build's in the same round; the
-reading probe of each round beside. For machines whose speed changes by itself: a change hits all builds alike."""
+reading probe of each round beside. For machines whose speed changes by itself: a change hits all builds alike. With
+--lines build/tests/lines_bench rounds count apart in which one core sees late what another writes (55 ns and more), and
+not at all if that changed meanwhile."""
 
 import argparse
 import statistics
 import subprocess
+
+LATE_NS = 55
 
 
 class Bench:
@@ -25,6 +29,21 @@ class Bench:
         return float(self.p.stdout.readline())
 
 
+def is_late(lines):
+    """Whether a core waits long for what another writes."""
+    if not lines:
+        return False
+    out = subprocess.run([lines, "1"], capture_output=True, text=True, check=True).stdout
+    return float(out.splitlines()[1].split()[0]) >= LATE_NS
+
+
+def tell(args, took, kind):
+    print(f"  {kind}{len(took)} rounds")
+    for i, path in enumerate(args.builds):
+        ratio = statistics.median(t[i] / t[0] for t in took)
+        print(f"  {path:40} {statistics.median(t[i] for t in took):8.4f} s  {ratio:.3f}")
+
+
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("model")
@@ -34,25 +53,30 @@ def main():
     a.add_argument("--threads", type=int, default=2)
     a.add_argument("--isa", default="auto")
     a.add_argument("--precision", default="fast")
+    a.add_argument("--lines")
     args = a.parse_args()
     benches = [Bench(path, args) for path in args.builds]
     try:
         for _ in range(2):
             for b in benches:
                 b.ask(args.command)
-        reads, took = [], [[] for _ in benches]
+        reads, took = [], {False: [], True: []}
         for k in range(args.rounds):
+            late = is_late(args.lines)
             reads.append(benches[0].ask("bandwidth") * 1e-9)
+            t = [0.0] * len(benches)
             for i in range(len(benches)):
                 i = (i + k) % len(benches)
-                took[i].append(benches[i].ask(args.command))
+                t[i] = benches[i].ask(args.command)
+            if is_late(args.lines) == late:
+                took[late].append(t)
     finally:
         for b in benches:
             b.p.kill()
-    print(f"{args.model}: {args.command}, {args.rounds} rounds, read {min(reads):.0f} to {max(reads):.0f} GB/s")
-    for path, t in zip(args.builds, took, strict=True):
-        ratio = statistics.median(x / y for x, y in zip(t, took[0], strict=True))
-        print(f"  {path:40} {statistics.median(t):8.4f} s  {ratio:.3f}")
+    print(f"{args.model}: {args.command}, read {min(reads):.0f} to {max(reads):.0f} GB/s")
+    for late in (False, True):
+        if took[late]:
+            tell(args, took[late], "" if not args.lines else "seen late, " if late else "seen soon, ")
 
 
 if __name__ == "__main__":
