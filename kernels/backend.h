@@ -250,7 +250,8 @@ enum linear_place {
 };
 
 enum { LINEAR_MAX_OUT = 3 };
-/* y_i = in(x) W_i^T + bias_i, for up to three weights that share the input. */
+/* y_i = in(x) W_i^T + bias_i, for up to three weights that share the input. No output lies where an input does: of
+ * either some may be done when others begin. */
 struct linear_args {
     enum linear_in in;
     enum linear_place place;

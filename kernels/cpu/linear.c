@@ -1,4 +1,5 @@
-/* Linear layers: prepares the inputs once (norm, SwiGLU, quantising), then hands out pieces of the outputs. */
+/* Linear layers: the inputs are prepared (norm, SwiGLU, quantising), once or by each thread, then pieces of the outputs
+ * are handed out. */
 #include <string.h>
 
 #include "engine/base/check.h"
@@ -167,6 +168,7 @@ static const char *refusal(const struct linear_args *a)
         if (!v->w)
             return "these weights do not lie on this rank";
         ASSERT(v->row0 >= 0 && v->rows > 0 && v->row0 + v->rows <= v->w->rows);
+        ASSERT(a->out[i].y.data != a->x.data && (a->in != LINEAR_SWIGLU || a->out[i].y.data != a->x2.data));
         ASSERT(v->col0 >= 0 && v->cols > 0 && v->col0 + v->cols <= v->w->cols && v->cols == a->x.cols);
         if (v->row0 % GROUP_ROWS)
             return "a weight window starts at a row that is not a multiple of 16";
