@@ -226,7 +226,8 @@ static bool reserve(struct linear_call *c)
     size_t x = own_x ? aligned(rows * cols * sizeof(float)) : 0;
     size_t t = temp ? aligned((size_t)pool_threads(c->d->pool) * cols * sizeof(float)) : 0;
     size_t one = q + meta + halves + h + x;
-    c->own = share_rows(c) ? one : 0;
+    bool own = share_rows(c);
+    c->own = own && quant ? one : 0; /* halves cost little to prepare */
     size_t all = c->own ? one * (size_t)pool_threads(c->d->pool) : one;
     if (!device_grow(c->d, &c->d->inputs, all + t + leaves * sizeof(struct sum_step)))
         return false;

@@ -2,14 +2,14 @@
 builds of model_bench (build/tests/model_bench), all loaded at once and asked for the same in turn: COMMAND is one of
 its lines, such as "decode 1 0 128". Medians in seconds, and of the ratios to the first build's in the same round; the
 reading probe of each round beside. For machines whose speed changes by itself: a change hits all builds alike. With
---lines build/tests/lines_bench rounds count apart in which one core sees late what another writes (55 ns and more), and
-not at all if that changed meanwhile."""
+--lines build/tests/lines_bench rounds count apart in which lines that another core has read are dear to write (15 ns and
+more), and not at all if that changed meanwhile."""
 
 import argparse
 import statistics
 import subprocess
 
-LATE_NS = 55
+DEAR_NS = 15
 
 
 class Bench:
@@ -29,12 +29,12 @@ class Bench:
         return float(self.p.stdout.readline())
 
 
-def is_late(lines):
-    """Whether a core waits long for what another writes."""
+def is_dear(lines):
+    """Whether a line that another core has read takes long to write."""
     if not lines:
         return False
     out = subprocess.run([lines, "1"], capture_output=True, text=True, check=True).stdout
-    return float(out.splitlines()[1].split()[0]) >= LATE_NS
+    return float(out.splitlines()[1].split()[3]) >= DEAR_NS
 
 
 def tell(args, took, kind):
@@ -62,21 +62,21 @@ def main():
                 b.ask(args.command)
         reads, took = [], {False: [], True: []}
         for k in range(args.rounds):
-            late = is_late(args.lines)
+            dear = is_dear(args.lines)
             reads.append(benches[0].ask("bandwidth") * 1e-9)
             t = [0.0] * len(benches)
             for i in range(len(benches)):
                 i = (i + k) % len(benches)
                 t[i] = benches[i].ask(args.command)
-            if is_late(args.lines) == late:
-                took[late].append(t)
+            if is_dear(args.lines) == dear:
+                took[dear].append(t)
     finally:
         for b in benches:
             b.p.kill()
     print(f"{args.model}: {args.command}, read {min(reads):.0f} to {max(reads):.0f} GB/s")
-    for late in (False, True):
-        if took[late]:
-            tell(args, took[late], "" if not args.lines else "seen late, " if late else "seen soon, ")
+    for dear in (False, True):
+        if took[dear]:
+            tell(args, took[dear], "" if not args.lines else "lines dear, " if dear else "lines cheap, ")
 
 
 if __name__ == "__main__":
