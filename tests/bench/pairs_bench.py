@@ -2,8 +2,8 @@
 builds of model_bench (build/tests/model_bench), all loaded at once and asked for the same in turn: COMMAND is one of
 its lines, such as "decode 1 0 128". Medians in seconds, and of the ratios to the first build's in the same round; the
 reading probe of each round beside. For machines whose speed changes by itself: a change hits all builds alike. With
---lines build/tests/lines_bench rounds count apart in which lines that another core has read are dear to write (15 ns and
-more), and not at all if that changed meanwhile."""
+--lines build/tests/lines_bench rounds count apart in which lines that another core has read are dear to write (15 ns
+and more), and not at all if that changed meanwhile."""
 
 import argparse
 import statistics
