@@ -187,8 +187,8 @@ static size_t aligned(size_t n)
 
 /* What another thread has read takes as long to write as to compute, so threads share as little as they can. Of many
  * rows each has a band: it multiplies what it has itself prepared, and whatever comes next finds its outputs. That is
- * if there are as many as make up for reading all weights. Of fewer, each prepares all for itself, if that takes at
- * most twice as long as a share; but not of three and less, where others fetch weights while one prepares. */
+ * if there are as many as make up for reading all weights. True: of fewer each prepares all for itself, if that takes
+ * at most twice as long as a share; but not of three and less, where others fetch weights while one prepares. */
 static bool share_rows(struct linear_call *c)
 {
     int threads = pool_threads(c->d->pool), rows = c->a->rows, tiles = tiles_of(c);
