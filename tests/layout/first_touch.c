@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 #include "engine/base/monitor.h"
@@ -273,7 +274,8 @@ static void the_first_rank_that_cannot_open_says_why(void **state)
 static void the_first_blocks_are_there(void **state)
 {
     (void)state;
-    enum { LAYERS = 3, BLOCKS = 1000, PAGE = 4096 };
+    enum { LAYERS = 3, BLOCKS = 1000 };
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     struct err e = {0};
     struct device *d;
     struct device_opts o = {.n_threads = 1, .max_rows = 8, .max_logits = 1};
@@ -294,9 +296,9 @@ static void the_first_blocks_are_there(void **state)
         for (int l = 0; l < LAYERS; l++) {
             char *layer = (char *)m.all.base + (size_t)l * BLOCKS * m.all.block_bytes;
             unsigned char first = 2, last = 2;
-            layer -= (uintptr_t)layer % PAGE;
-            assert_int_equal(mincore(layer, PAGE, &first), 0);
-            assert_int_equal(mincore(layer + (8 << 20), PAGE, &last), 0);
+            layer -= (uintptr_t)layer % page;
+            assert_int_equal(mincore(layer, page, &first), 0);
+            assert_int_equal(mincore(layer + (8 << 20), page, &last), 0);
             assert_int_equal(first & 1, touches);
             assert_int_equal(last & 1, 0);
         }
