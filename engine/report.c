@@ -305,13 +305,10 @@ static void put_switches(struct buf *out, const struct world *w, uint64_t seen, 
     const struct partition *p = &w->partition;
     const char *comma = "";
     buf_printf(out, ",\"n_switches\":%" PRIu64 ",\"newest_switch\":%" PRIu64 ",\"switches\":[", p->n_switches,
-               p->next_serial - 1);
-    for (uint64_t s = p->next_serial - 1; s > seen && s + SWITCH_EVENTS >= p->next_serial; s--) {
-        const struct switch_event *e = partition_event(p, s);
-        if (!e)
-            continue;
+               p->n_events);
+    for (uint64_t s = p->n_events; s > seen && s + SWITCH_EVENTS > p->n_events; s--) {
         buf_puts(out, comma);
-        put_event(out, e, now);
+        put_event(out, partition_event(p, s), now);
         comma = ",";
     }
     buf_putc(out, ']');

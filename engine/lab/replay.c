@@ -174,15 +174,9 @@ static void note_switches(struct drive *d, bool keep)
 {
     struct replay *r = d->out;
     const struct partition *p = &engine_world(d->engine)->partition;
-    if (d->orders_seen == p->n_switches + p->next_serial)
-        return;
-    d->orders_seen = p->n_switches + p->next_serial;
-    for (int i = 0; i < SWITCH_EVENTS; i++) {
-        const struct switch_event *v = &p->events[i];
-        if (!v->serial || d->noted[i] == v->serial)
-            continue;
-        d->noted[i] = v->serial;
-        if (v->superseded || !keep || r->n_kept_switches == REPLAY_MAX_SWITCHES)
+    while (d->switches_seen < p->n_events) {
+        const struct switch_event *v = partition_event(p, ++d->switches_seen);
+        if (!v || v->superseded || !keep || r->n_kept_switches == REPLAY_MAX_SWITCHES)
             continue;
         r->switches = replay_grown(r->switches, r->n_kept_switches, &r->cap_switches, sizeof *r->switches);
         struct replay_switch *x = &r->switches[r->n_kept_switches++];

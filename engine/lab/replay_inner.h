@@ -26,8 +26,7 @@ struct drive {
         int running, waiting, groups;
         double kv_used;
     } gauges;
-    uint64_t step_seen, orders_seen, generated_seen;
-    uint64_t noted[SWITCH_EVENTS]; /* serials */
+    uint64_t step_seen, switches_seen, generated_seen;
     struct running_step steps[MAX_RANKS];
     int n_steps;
     uint64_t n_events;

@@ -312,10 +312,14 @@ const char *partition_refusal(struct world *w, const struct switch_order *o)
     return NULL;
 }
 
-void partition_record(struct partition *p, const struct switch_pending *s, int64_t now_ns, bool superseded)
+struct switch_event *partition_record(struct partition *p, const struct switch_pending *s, int64_t now_ns,
+                                      bool superseded)
 {
-    p->events[s->serial % SWITCH_EVENTS] = (struct switch_event){
-        .order = s->order, .serial = s->serial, .asked_ns = s->since_ns, .done_ns = now_ns, .superseded = superseded};
+    uint64_t serial = ++p->n_events;
+    struct switch_event *e = &p->events[serial % SWITCH_EVENTS];
+    *e = (struct switch_event){
+        .order = s->order, .serial = serial, .asked_ns = s->since_ns, .done_ns = now_ns, .superseded = superseded};
+    return e;
 }
 
 void partition_remove(struct partition *p, int i)
@@ -343,9 +347,7 @@ void partition_mark(struct partition *p)
 /* Nobody is left who wants it. */
 void partition_drop(struct partition *p, int i, int64_t now_ns)
 {
-    uint64_t serial = p->pending[i].serial;
-    partition_record(p, &p->pending[i], now_ns, true);
-    partition_event_slot(p, serial)->dropped = true;
+    partition_record(p, &p->pending[i], now_ns, true)->dropped = true;
     partition_remove(p, i);
 }
 

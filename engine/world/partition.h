@@ -73,7 +73,7 @@ struct switch_order {
 
 struct switch_pending {
     struct switch_order order;
-    uint64_t serial;
+    uint64_t serial; /* of orders as they are asked for; its event has another */
     int64_t since_ns, deadline_ns;
     bool forced; /* past its deadline, or hard from the start */
     enum weights_state {
@@ -83,10 +83,11 @@ struct switch_pending {
     } weights;
 };
 
-/* What a switch was and what it cost; the last SWITCH_EVENTS are kept. */
+/* What a switch was and what it cost; the last SWITCH_EVENTS are kept. An order becomes one when it ends, so who has
+ * seen all events up to a serial misses none that was still pending then. */
 struct switch_event {
     struct switch_order order;
-    uint64_t serial;
+    uint64_t serial;           /* from 1, as they ended */
     int64_t asked_ns, done_ns; /* done - asked: the wait */
     int64_t cutover_ns;        /* engine's own time to carry it out; set by the engine */
     uint64_t bytes;            /* of its moves, counted as they land */
@@ -110,10 +111,11 @@ struct partition {
     int algorithms[MAX_SETS]; /* of the all-reduces of a set of ranks, by its place in the shape: enum comm_algorithm;
                                  0: by size */
     struct layout start; /* of the groups that the node starts with: stages, and where ranks hold cuts the layout */
-    uint64_t epoch, next_serial;
+    uint64_t epoch, next_serial; /* of orders */
     struct switch_pending pending[MAX_RANKS];
     int n_pending;
     struct switch_event events[SWITCH_EVENTS]; /* event s is at s % SWITCH_EVENTS */
+    uint64_t n_events;                         /* the serial of the last */
     uint64_t n_switches;                       /* carried out */
 };
 

@@ -74,12 +74,9 @@ void partition_lose(struct world *w, int rank, int64_t now_ns)
     kv_forget_rank(&w->kv, rank);
     regroup(w, living, now_ns);
     partition_mark(p);
-    struct switch_pending s = {.order = {.mask = bit, .release = true, .fate = FATE_RECOMPUTE},
-                               .serial = p->next_serial++,
-                               .since_ns = now_ns};
+    struct switch_pending s = {.order = {.mask = bit, .release = true, .fate = FATE_RECOMPUTE}, .since_ns = now_ns};
     snprintf(s.order.reason, sizeof s.order.reason, "rank %d failed", rank);
-    partition_record(p, &s, now_ns, false);
-    p->events[s.serial % SWITCH_EVENTS].failure = true;
+    partition_record(p, &s, now_ns, false)->failure = true;
 }
 
 /* ---- a policy goes */

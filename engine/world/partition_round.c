@@ -63,7 +63,7 @@ struct round {
     int created[MAX_RANKS], n_created;
 };
 
-static void take_orphans(struct round *u, struct group *g, uint64_t serial)
+static void take_orphans(struct round *u, struct group *g, uint64_t event)
 {
     struct world *w = u->w;
     for (int i = 0; i < w->running.n; i++) {
@@ -72,18 +72,18 @@ static void take_orphans(struct round *u, struct group *g, uint64_t serial)
             continue;
         r->group = 0;
         u->orphans[u->n_orphans] = r->id;
-        u->events[u->n_orphans++] = serial;
+        u->events[u->n_orphans++] = event;
     }
 }
 
 static void begin_switch(struct round *u, const struct switch_pending *s)
 {
     struct partition *p = &u->w->partition;
-    partition_record(p, s, u->now_ns, false);
+    uint64_t event = partition_record(p, s, u->now_ns, false)->serial;
     for (int i = p->n_groups - 1; i >= 0; i--) {
         struct group *g = partition_slot(p, i);
         if (g->mask & s->order.mask) {
-            take_orphans(u, g, s->serial);
+            take_orphans(u, g, event);
             p->left_out |= g->mask;
             partition_dissolve(p, g);
         }

@@ -5,6 +5,7 @@ import json
 import re
 import socket
 import sys
+import threading
 import time
 
 sys.path.insert(0, "tests/rig")
@@ -66,6 +67,38 @@ def steps_tokens_and_switches_are_all_told():
         told = {x["event"]: x for x in told}
         assert told["load"]["policy"] == "t" and told["load"]["actor"] == "key" and told["load"]["result"] == "ok", told
         assert told["activate"]["to"] == told["load"]["to"] == it["policy"]["active"]["sha256"], told
+        w.close()
+
+
+def waits(server):
+    """Does an order for the partition wait?"""
+    return json.loads(server.ask("GET", "/admin/state")[1])["engine"]["pending"]
+
+
+def a_switch_that_waited_while_pulses_passed_is_told_when_it_is_done():
+    with Server(*KEY, policy="static:dp=2") as s:
+        w = Watcher(s)
+        said = w.events()
+        next(said)
+        runs = threading.Thread(target=s.complete, args=(1500,))
+        runs.start()
+        while not next(said)[1]["it"]["running"]:
+            pass
+        how = '{ when = "drain", max_wait_ms = 60000, reason = "late" }'
+        start = f"start = function(facts, act) act.bind({{ 0, 1 }}, {how}) end,"
+        text = open("policies/fcfs.lua").read().replace("\n  step =", f"\n  {start}\n\n  step =")
+        r, text = s.ask("PUT", "/admin/policies/t", text)
+        assert r.status == 200, text
+        pulses = (x["it"] for event, x in said if event == "pulse")
+        assert waits(s)
+        waited, told = 0, []
+        while waits(s):
+            told += [x["reason"] for x in next(pulses)["switches"]]
+            waited += not told
+        runs.join()
+        assert waited > 1, "it was to wait for a request"
+        told += [x["reason"] for _ in range(4) for x in next(pulses)["switches"]]
+        assert told == ["late"], told
         w.close()
 
 
@@ -149,6 +182,7 @@ def a_page_of_another_site_is_refused_and_the_own_one_is_not():
 cases.run(
     [
         steps_tokens_and_switches_are_all_told,
+        a_switch_that_waited_while_pulses_passed_is_told_when_it_is_done,
         a_watcher_that_does_not_read_is_passed_by_and_delays_nobody,
         only_so_many_watch_and_the_place_of_one_who_left_is_free,
         the_streams_end_with_a_drain_and_keep_no_server_alive,

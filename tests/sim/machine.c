@@ -240,7 +240,7 @@ static struct switch_event merge(struct node_rig *n, int64_t ends[N + 1])
     assert_true(m.asked);
     check_books(&n->t);
     const struct partition *q = &engine_world(n->t.engine)->partition;
-    const struct switch_event *e = partition_event(q, q->next_serial - 1);
+    const struct switch_event *e = partition_event(q, q->n_events);
     assert_non_null(e);
     return *e;
 }

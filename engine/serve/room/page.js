@@ -113,6 +113,22 @@ function note(text, how) {
   $("log").replaceChildren(...log.map(l => node("li", l.how ? {class: l.how} : {}, l.text)));
 }
 
+// Those that are new here, oldest first.
+function takeSwitches(it) {
+  const known = new Set(marks.map(m => m.it.serial));
+  const fresh = it.switches.filter(s => !known.has(s.serial)).reverse();
+  marks.push(...fresh.map(s => ({at: it.uptime_s - s.ago_s, it: s})));
+  marks.sort((a, b) => a.it.serial - b.it.serial);
+  if (marks.length > 256) marks.splice(0, marks.length - 256);
+  return fresh;
+}
+
+// A pulse tells of a switch once; the state has those of before, and those that passed this page by.
+async function catchUp() {
+  const r = await answer("GET", "/admin/state");
+  if (r.it?.engine) takeSwitches(r.it.engine);
+}
+
 function takePulse(it) {
   const before = pulses.at(-1), old = pulses.at(-RECENT);
   const span = before ? it.uptime_s - before.uptime_s : it.interval_s;
@@ -128,12 +144,8 @@ function takePulse(it) {
   };
   pulses.push(it);
   if (pulses.length > WINDOW) pulses.shift();
-  for (const s of [...it.switches].reverse()) {
-    const at = it.uptime_s - s.ago_s;
-    marks.push({at, it: s});
+  for (const s of takeSwitches(it))
     if (before) note(`${s.verb} ranks ${s.ranks.join(", ")}: ${s.outcome}${s.reason ? `, ${s.reason}` : ""}`);
-  }
-  if (marks.length > 256) marks.splice(0, marks.length - 256);
 }
 
 // ---- pictures
@@ -670,7 +682,10 @@ function draw() {
 
 function take(event, data) {
   const {missed, it} = JSON.parse(data);
-  if (missed) note(`${missed} events passed this page by: it was too slow`);
+  if (missed) {
+    note(`${missed} events passed this page by: it was too slow`);
+    catchUp();
+  }
   if (event === "pulse") takePulse(it);
   else if (event === "policy") note(`${it.event}${it.policy ? ` ${it.policy} ${it.to.slice(0, 12)}` : ""}, by ${it.actor}: ${it.result}${it.reason ? `, ${it.reason}` : ""}`,
     it.result === "ok" ? "" : "bad");
@@ -708,6 +723,8 @@ async function watch() {
       if (r.ok) {
         say("link", "live");
         asked = false; // it may be another process
+        marks.length = 0;
+        catchUp();
         listFiles();
         await read(r.body);
       } else {
