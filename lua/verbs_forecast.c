@@ -36,12 +36,23 @@ static double option(lua_State *L, const char *name, double most, double none)
     return v;
 }
 
-/* view.forecast([wide, narrow [, { output =, most =, prompt =, ahead =, tpot = }]]): the ms until each of the requests
- * has ended, in all; until the last of those that wait has its first token; the tokens of a step of the widest group,
- * and of the narrowest. Or nil and why. */
+static bool is_set(lua_State *L, const char *name)
+{
+    lua_pushstring(L, name);
+    lua_rawget(L, 3);
+    bool set = lua_toboolean(L, -1);
+    if (!lua_isnil(L, -1) && !lua_isboolean(L, -1))
+        luaL_error(L, "%s has to be true or false", name);
+    lua_pop(L, 1);
+    return set;
+}
+
+/* view.forecast([wide, narrow [, { output =, most =, prompt =, ahead =, tpot =, settles = }]]): the ms until each of
+ * the requests has ended, in all; until the last of those that wait has its first token; the tokens of a step of the
+ * widest group, and of the narrowest. Or nil and why. */
 int view_forecast(lua_State *L)
 {
-    static const char *const names[] = {"output", "most", "prompt", "ahead", "tpot"};
+    static const char *const names[] = {"output", "most", "prompt", "ahead", "tpot", "settles"};
     lua_settop(L, 3);
     const struct view *v = bind_of(L)->facts;
     if (!v)
@@ -52,11 +63,12 @@ int view_forecast(lua_State *L)
     if (!lua_isnil(L, 3)) {
         if (lua_type(L, 3) != LUA_TTABLE)
             luaL_error(L, "options like { output = 200 } are expected, not a %s", luaL_typename(L, 3));
-        verb_check_fields(L, 3, "the options of view.forecast", names, 5);
+        verb_check_fields(L, 3, "the options of view.forecast", names, 6);
         ask.output = option(L, "output", MOST_OUTPUT, 0);
         ask.prompt = option(L, "prompt", MOST_OUTPUT, 0);
         ask.ahead_ns = option(L, "ahead", 3600, 0) * 1e9;
         ask.tpot = option(L, "tpot", MOST_OUTPUT, 0);
+        ask.settles = is_set(L, "settles");
         double most = option(L, "most", MOST_OUTPUT, ask.most);
         ask.most = most < ask.most ? (int)most : ask.most;
     }

@@ -281,7 +281,9 @@ local function arrange(view, act, p)
     prompt = came > 0 and prompt or nil, ahead = p.ahead,
     tpot = p.tpot > 0 and p.tpot or nil,
   }
-  local ms, queue_ms, wide, narrow = view.forecast(nil, nil, how)
+  local _, _, wide, narrow = view.forecast(nil, nil, how)
+  how.settles = true -- what a wide group brings answers it also brings them when the prompts are done
+  local ms, queue_ms = view.forecast(nil, nil, how)
   local best, best_ms, size, least = nil, ms or math.huge, 0, math.huge
   for _, group in ipairs(view.groups) do size, least = math.max(size, group.size), math.min(least, group.size) end
   steps = ms and { [least] = narrow, [size] = wide } or {}

@@ -40,7 +40,8 @@ struct forecaster {
     const struct forecast_ask *ask;
     struct load load;
     int ranks;
-    double rate; /* of arrivals, per ns */
+    double settled_ns; /* a step of all answers in groups of the best size; 0: they stay as they are */
+    double rate;       /* of arrivals, per ns */
     struct kind kinds[MOST_KINDS];
     struct lane lanes[MAX_RANKS];
     int n_kinds;
@@ -109,6 +110,23 @@ static double step_ns(const struct forecaster *f, int size, double answers, doub
     return best;
 }
 
+/* A step of all answers, when the prompts are done. -1: no layout runs. */
+static double answers_ns(const struct forecaster *f, int size)
+{
+    double share = (double)size / f->ranks, all = (f->load.running + f->load.waiting) * share;
+    all = least(all, side_seats(f->w, f->ask->side) * share);
+    return step_ns(f, size, all > 1 ? all : 1, 0);
+}
+
+static void settle(struct forecaster *f)
+{
+    for (int size = 1; size <= f->ranks; size++) {
+        double ns = f->ranks % size || !f->w->shape.tokens_per_block[size] ? -1 : answers_ns(f, size);
+        if (ns > 0 && (f->settled_ns <= 0 || ns < f->settled_ns))
+            f->settled_ns = ns;
+    }
+}
+
 /* Step sizes from twice the answers on up to the limit, or to all that waits. */
 static bool price_kind(struct forecaster *f, struct kind *k)
 {
@@ -131,9 +149,7 @@ static bool price_kind(struct forecaster *f, struct kind *k)
         if (n >= most || n >= useful)
             break;
     }
-    double all = (f->load.running + f->load.waiting) * share;
-    all = least(all, side_seats(f->w, f->ask->side) * share);
-    k->after_ns = step_ns(f, k->size, all > 1 ? all : 1, 0);
+    k->after_ns = f->settled_ns > 0 ? f->settled_ns : answers_ns(f, k->size);
     return true;
 }
 
@@ -209,6 +225,8 @@ static const char *open_lanes(struct forecaster *f)
     double roomiest = 0, all = 0;
     for (int i = 0; i < f->ask->n; i++)
         f->ranks += f->ask->sizes[i];
+    if (f->ask->settles && f->load.waiting > 0)
+        settle(f);
     for (int i = 0; i < f->ask->n; i++) {
         struct lane *l = &f->lanes[i];
         int size = f->ask->sizes[i];
@@ -349,22 +367,22 @@ static int step_tokens(const struct kind *k, int most)
     return k->best == k->n_sizes ? most : k->rows[k->best];
 }
 
-/* The largest size that is no worse than the best by a hundredth: first tokens come sooner. */
+/* The largest size that is no worse than the best by three hundredths: first tokens come sooner. */
 static int best_size(const struct kind *k)
 {
     int i = k->n_sizes;
     double sum = k->sum[i];
     for (int j = 1; j < k->n_sizes; j++)
         sum = least(sum, k->sum[j]);
-    while (k->sum[i] > 1.01 * sum)
+    while (k->sum[i] > 1.03 * sum)
         i--;
     return i;
 }
 
-/* Requests per ns, fewer and fewer when none comes. */
+/* Requests per ns, fewer and fewer when none comes: in ten seconds, or in what ten of them take to come. */
 static double arrivals_now(const struct world *w, int64_t now_ns)
 {
-    double x = (double)(now_ns - w->last_arrival_ns) * 1e-10;
+    double gaps = w->arrival_rate > 1 ? w->arrival_rate : 1, x = (double)(now_ns - w->last_arrival_ns) * 1e-10 * gaps;
     return w->arrival_rate * 1e-9 / (1 + x + x * x / 2 + x * x * x / 6);
 }
 

@@ -301,7 +301,7 @@ static void orders(void **state)
         {IN_STEP, "view.narrowest()", VERDICT_ERROR, "the number of tokens must be a number"},
         {IN_STEP, "view.forecast(0, 1)", VERDICT_ERROR, "the wide group's ranks must be a whole number"},
         {IN_STEP, "view.forecast(1, 'a')", VERDICT_ERROR, "a narrow group's ranks"},
-        {IN_STEP, "view.forecast(1)", VERDICT_ERROR, "a narrow group's ranks"},
+        {IN_STEP, "view.forecast(1, 1, { settles = 1 })", VERDICT_ERROR, "settles has to be true or false"},
         {IN_STEP, "view.forecast(1, 1, 3)", VERDICT_ERROR, "options like"},
         {IN_STEP, "view.forecast(1, 1, { out = 3 })", VERDICT_ERROR, "has no field 'out'"},
         {IN_STEP, "view.estimate(view.groups[1], nil, { promt = 9 })", VERDICT_ERROR,

@@ -199,6 +199,21 @@ describe("auto", function()
     end)
   end)
 
+  it("puts ranks together when the prompts of a batch are done, and not before", function()
+    h.with(node(), function(e)
+      local ids, last = {}, 0
+      for k = 1, 60 do ids[k] = e:submit { prompt = 3000, max_tokens = 100, at = 1 } end
+      e:run()
+      for _, id in ipairs(ids) do last = math.max(last, e:result(id).first_token_at) end
+      local apart, together
+      for _, s in ipairs(h.switches(e)) do
+        if #s.ranks == 1 then apart = s.at elseif apart then together = together or s.at end
+      end
+      assert.is_true(together >= last, string.format("%.2f s, the last prompt %.2f", together, last))
+      h.clean(e)
+    end)
+  end)
+
   local function takes_turns(model, ranks, host)
     local last, turns, texts = {}, 0, {}
     for _, policy in ipairs { "auto", "fcfs", "seesaw" } do

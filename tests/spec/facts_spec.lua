@@ -132,6 +132,7 @@ return {
     elseif view.n_running == 1 and view.running.prompt[1] == 53 and view.running.output[1] > 0 then
       local none, some = sum(nil), sum(10)
       assert(math.abs(some / none - 1 - 10 / 19) < 1e-6, "those that it has made do not count")
+      assert(view.forecast(nil, nil, { settles = true }) == none, "no prompt waits: what there is counts")
     end
     for _, g in ipairs(view.idle) do
       local b = act.batch(g)

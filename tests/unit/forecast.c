@@ -186,6 +186,45 @@ static void those_to_come_crowd_one_another(void **state)
     close_box(&b);
 }
 
+/* As above, but a prompt of 4000 and its like come faster than they are computed, so long as any does. */
+static void after_ten_gaps_of_silence_fewer_come(void **state)
+{
+    (void)state;
+    struct box b;
+    struct forecast few, many;
+    open_box(&b);
+    submit(&b, 1000, 1, 0);
+    b.w.arrival_rate = 2;
+    b.w.last_arrival_ns = NOW;
+    struct forecast_ask a = {.sizes = {4}, .n = 1, .most = 64, .prompt = 4000, .ahead_ns = 1e10};
+    for (int silent = 0; silent < 2; silent++) {
+        a.now_ns = NOW + silent * 5000 * MS; /* ten gaps of half a second */
+        a.output = 1;
+        assert_null(forecast_make(&b.w, &a, &few));
+        a.output = 50;
+        assert_null(forecast_make(&b.w, &a, &many));
+        near(many.sum_ns - few.sum_ns, 20 / (silent ? 1 + 1 + 1 / 2.0 + 1 / 6.0 : 1) * (50 - 1) * (30.8 - 10.325));
+    }
+    close_box(&b);
+}
+
+static void answers_that_settle_take_the_same_in_any_partition(void **state)
+{
+    (void)state;
+    struct box b;
+    struct forecast f;
+    struct forecast_ask a = {.sizes = {1, 1, 1, 1}, .n = 4, .most = 4096, .now_ns = NOW, .settles = true};
+    open_box(&b);
+    submit(&b, 100, 11, 0);
+    /* As by hand above, but a token takes 10.325 ms once the prompt is done, as in the group of four. */
+    assert_null(forecast_make(&b.w, &a, &f));
+    near(f.sum_ns, 2 * 110 + 10 * 10.325);
+    a = (struct forecast_ask){.sizes = {4}, .n = 1, .most = 4096, .now_ns = NOW, .settles = true};
+    assert_null(forecast_make(&b.w, &a, &f));
+    near(f.sum_ns, 2 * 42.5 + 10 * 10.325);
+    close_box(&b);
+}
+
 static void what_finds_no_room_is_refused(void **state)
 {
     (void)state;
@@ -222,6 +261,8 @@ int main(void)
         cmocka_unit_test(a_crowd_is_sooner_done_in_narrow_groups),
         cmocka_unit_test(those_to_come_and_missed_wishes_count),
         cmocka_unit_test(those_to_come_crowd_one_another),
+        cmocka_unit_test(after_ten_gaps_of_silence_fewer_come),
+        cmocka_unit_test(answers_that_settle_take_the_same_in_any_partition),
         cmocka_unit_test(what_finds_no_room_is_refused),
         cmocka_unit_test(steps_smaller_than_the_answers_are_no_trap),
     };
