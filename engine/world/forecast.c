@@ -118,6 +118,7 @@ static double answers_ns(const struct forecaster *f, int size)
     return step_ns(f, size, all > 1 ? all : 1, 0);
 }
 
+/* In groups of the size for which it takes least. */
 static void settle(struct forecaster *f)
 {
     for (int size = 1; size <= f->ranks; size++) {
