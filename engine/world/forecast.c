@@ -118,7 +118,7 @@ static double answers_ns(const struct forecaster *f, int size)
     return step_ns(f, size, all > 1 ? all : 1, 0);
 }
 
-/* In groups of the size for which it takes least. */
+/* In groups of the size for which it takes least, of those that all ranks can be divided into. */
 static void settle(struct forecaster *f)
 {
     for (int size = 1; size <= f->ranks; size++) {
@@ -150,7 +150,9 @@ static bool price_kind(struct forecaster *f, struct kind *k)
         if (n >= most || n >= useful)
             break;
     }
-    k->after_ns = f->settled_ns > 0 ? f->settled_ns : answers_ns(f, k->size);
+    k->after_ns = answers_ns(f, k->size);
+    if (f->settled_ns > 0)
+        k->after_ns = least(k->after_ns, f->settled_ns);
     return true;
 }
 

@@ -17,7 +17,7 @@ struct forecast_ask {
     int most;                /* tokens of a step */
     double prompt, ahead_ns; /* requests go on coming as lately for so long, with prompts of so many tokens; 0: none */
     int64_t now_ns;
-    bool settles; /* when no prompt waits any more, answers go on in groups of the size for which that takes least */
+    bool settles; /* when no prompt waits any more, answers go on as here, or in equal groups, whichever takes least */
     bool moves;   /* it is another partition than the present one: KV has to move there */
 };
 
