@@ -41,19 +41,19 @@ struct comm; /* the ranks of one collective, its members, numbered 0 .. n-1; eac
 struct weight; /* a matrix as the backend stores it (packed, tiled, on the device); immutable once loaded */
 
 struct device_opts {
-    int index;             /* which device of its kind; cpu: ignored */
-    uint64_t peers;        /* cuda: bits of the devices whose memory it must read, for groups */
-    bool invariant;        /* cuda: every sum in the CPU's order; the cpu does nothing else */
-    bool plain_kernels;    /* cuda: own kernels that every device has, none for one compute capability alone; tests and
-                              benchmarks compare them */
-    bool no_early_launch;  /* cuda: no kernel begins before the one before it has ended */
-    bool check;            /* cuda: kernels are tried when the device opens, and those that come out wrong left out */
-    int n_threads;         /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
-    const char *isa;       /* cpu: "auto", "portable", "avx2", "avx512", "neon", "dotprod", "i8mm": tests compare them;
-                              NULL = auto */
-    bool fast;             /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
-                              F16 and BF16 weights they round both to bfloat16, as attention does all that it
-                              multiplies */
+    int index;            /* which device of its kind; cpu: ignored */
+    uint64_t peers;       /* cuda: bits of the devices whose memory it must read, for groups */
+    bool invariant;       /* cuda: every sum in the CPU's order; the cpu does nothing else */
+    bool plain_kernels;   /* cuda: own kernels that every device has, none for one compute capability alone; tests and
+                             benchmarks compare them */
+    bool no_early_launch; /* cuda: no kernel begins before the one before it has ended */
+    bool check;           /* cuda: kernels are tried when the device opens, and those that come out wrong left out */
+    int n_threads;        /* cpu: threads of this rank, the rank's own included; 0 = the cores this process may use */
+    const char *isa; /* cpu: "auto", "portable", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm": tests compare them;
+                        NULL = auto */
+    bool fast;       /* cpu: products round their inputs to eight bits where they else round them to sixteen; with
+                        F16 and BF16 weights they round both to bfloat16, as attention does all that it
+                        multiplies */
     bool keeps_memory;     /* cpu: memory of freed weights stays with the device, for the next ones */
     int max_rows;          /* most rows (tokens) of a step */
     int max_logits;        /* most logit rows of one sample call */

@@ -30,12 +30,12 @@ static void cpu_name(char *out, size_t n)
         fclose(f);
 }
 
-static void fill_facts(struct device *d)
+static void fill_facts(struct device *d, const char *isa)
 {
     char name[64];
     cpu_name(name, sizeof name);
     d->facts.n_threads = pool_threads(d->pool);
-    snprintf(d->facts.isa, sizeof d->facts.isa, "%s", d->kernels->isa);
+    snprintf(d->facts.isa, sizeof d->facts.isa, "%s", isa);
     snprintf(d->facts.name, sizeof d->facts.name, "%.48s (%.12s, %d threads%s)", name, d->facts.isa, d->facts.n_threads,
              d->opts.fast ? ", fast inputs" : "");
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGE_SIZE);
@@ -79,6 +79,7 @@ static int cpu_open(struct device **out, const struct device_opts *o, struct err
         return rc;
     }
     d->kernels = isa->kernels();
+    d->tiles = isa->tiles ? isa->tiles() : NULL;
     d->row_seq = mem_try_array((size_t)(o->max_rows > 0 ? o->max_rows : 1), sizeof *d->row_seq);
     d->linear = mem_try_aligned((size_t)n_threads * sizeof *d->linear, 64);
     d->weights = slab_open(o->keeps_memory);
@@ -88,7 +89,7 @@ static int cpu_open(struct device **out, const struct device_opts *o, struct err
         return err_set(e, E_FULL, "no memory for %d threads and %d rows", n_threads, o->max_rows);
     }
     pool_while_idle(d->pool, fetch_some, d->coming);
-    fill_facts(d);
+    fill_facts(d, isa->name);
     *out = d;
     return 0;
 }

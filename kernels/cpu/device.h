@@ -7,6 +7,7 @@
 
 #include "engine/base/clock.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/slab.h"
 #include "kernels/draft.h"
@@ -23,7 +24,8 @@ struct scratch {
 
 struct device {
     const struct cpu_kernels *kernels;
-    bool half_dots; /* the CPU has AVX512-BF16 */
+    linear_fn *tiles; /* or NULL: of the linear layers those of many rows, quantised weights and fast inputs */
+    bool half_dots;   /* the CPU has AVX512-BF16 */
     struct pool *pool;
     struct slab *weights; /* where they lie */
     struct device_opts opts;

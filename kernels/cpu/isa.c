@@ -4,6 +4,10 @@
 #if defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "kernels/cpu/encode_kernels.h"
@@ -30,10 +34,23 @@ static bool has_avx512(void)
 #endif
 }
 
+/* Linux lets a process have tiles once it has asked. */
+static bool has_amx(void)
+{
+#if defined(__x86_64__)
+    enum { REQUEST = 0x1023, TILE_DATA = 18, TILE = 1 << 24, INT8 = 1 << 25 };
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILE && d & INT8 &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
 bool isa_half_dots(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16");
+    return __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
 #else
     return false;
 #endif
@@ -73,12 +90,14 @@ static bool always(void)
 
 /* Better ones first. What makes the ARM ones differ are products of bytes, which encoders have none of. */
 static const struct isa sets[] = {
-    {"avx512", "AVX-512 F, BW, VL, DQ and VNNI", has_avx512, cpu_kernels_avx512, encode_kernels_avx512},
-    {"avx2", "AVX2, FMA and F16C", has_avx2, cpu_kernels_avx2, encode_kernels_avx2},
-    {"i8mm", "NEON, its dot products and its I8MM", has_i8mm, cpu_kernels_i8mm, encode_kernels_neon},
-    {"dotprod", "NEON and its dot products", has_dotprod, cpu_kernels_dotprod, encode_kernels_neon},
-    {"neon", "NEON of 64-bit ARM", has_neon, cpu_kernels_neon, encode_kernels_neon},
-    {"portable", "", always, cpu_kernels_portable, encode_kernels_portable},
+    {"amx", "AVX-512 F, BW, VL, DQ and VNNI, and AMX of int8", has_amx, cpu_kernels_avx512, encode_kernels_avx512,
+     linear_amx},
+    {"avx512", "AVX-512 F, BW, VL, DQ and VNNI", has_avx512, cpu_kernels_avx512, encode_kernels_avx512, NULL},
+    {"avx2", "AVX2, FMA and F16C", has_avx2, cpu_kernels_avx2, encode_kernels_avx2, NULL},
+    {"i8mm", "NEON, its dot products and its I8MM", has_i8mm, cpu_kernels_i8mm, encode_kernels_neon, NULL},
+    {"dotprod", "NEON and its dot products", has_dotprod, cpu_kernels_dotprod, encode_kernels_neon, NULL},
+    {"neon", "NEON of 64-bit ARM", has_neon, cpu_kernels_neon, encode_kernels_neon, NULL},
+    {"portable", "", always, cpu_kernels_portable, encode_kernels_portable, NULL},
 };
 enum { N_SETS = sizeof sets / sizeof *sets };
 
@@ -86,7 +105,7 @@ int isa_pick(const char *name, const struct isa **out, struct err *e)
 {
     bool any = !name || strcmp(name, "auto") == 0;
     for (int i = 0; i < N_SETS; i++) {
-        bool can = sets[i].here() && sets[i].kernels() && sets[i].encode();
+        bool can = sets[i].here() && sets[i].kernels() && sets[i].encode() && (!sets[i].tiles || sets[i].tiles());
         *out = &sets[i];
         if (any && can)
             return 0;
@@ -94,5 +113,6 @@ int isa_pick(const char *name, const struct isa **out, struct err *e)
             return can ? 0 : err_set(e, E_UNSUPPORTED, "this CPU has no %s (%s); use auto", name, sets[i].needs);
     }
     return err_set(e, E_INPUT,
-                   "no instruction set \"%.20s\": choose auto, portable, avx2, avx512, neon, dotprod or i8mm", name);
+                   "no instruction set \"%.20s\": choose auto, portable, avx2, avx512, amx, neon, dotprod or i8mm",
+                   name);
 }

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "engine/base/err.h"
+#include "kernels/cpu/linear_amx.h"
 
 struct cpu_kernels;
 struct encode_kernels;
@@ -15,13 +16,15 @@ struct isa {
     bool (*here)(void);
     const struct cpu_kernels *(*kernels)(void); /* NULL where the program was not built for CPUs of this family */
     const struct encode_kernels *(*encode)(void);
+    linear_fn *(*tiles)(void); /* or NULL: linear layers by tiles (linear_amx.h), where there are rows enough */
 };
 
 /* The one of this name; the best one for "auto" and NULL. E_INPUT for no such name, E_UNSUPPORTED where this CPU lacks
  * it. */
 int isa_pick(const char *name, const struct isa **out, struct err *e);
 
-/* Does the CPU add pairs of products of bfloat16 (AVX512-BF16)? */
+/* Does the CPU add pairs of products of bfloat16 (AVX512-BF16), and faster than two products of floats? AMD's add twice
+ * as many products a cycle, Intel's half as many (a Xeon 6: 120 against 240 Gop/s a core). */
 bool isa_half_dots(void);
 
 #endif

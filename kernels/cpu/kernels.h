@@ -32,6 +32,7 @@ enum {
     MAX_TILE = 8, /* rows of a tile */
     MAX_WIDE = 3, /* groups of a tile */
     MAX_SUMS = MAX_TILE * MAX_WIDE,
+    MAX_INNER = 4, /* of MAX_TILE rows of a group: two groups of 16 rows where tiles are multiplied */
     SPAN_LEAVES = 8,
     ROW_BLOCK = 256,
     INNER_LEVELS = 3,
@@ -126,7 +127,7 @@ static inline void qinput_next(struct qinput *in, bool fast)
 /* Working memory of one thread in a linear call. */
 struct linear_scratch {
     uint64_t prepared; /* the last call for which it has prepared inputs of its own */
-    _Alignas(64) float inner[INNER_LEVELS][MAX_WIDE][MAX_TILE][GROUP_ROWS];
+    _Alignas(64) float inner[INNER_LEVELS][MAX_INNER][MAX_TILE][GROUP_ROWS];
     float outer[MAX_LEVELS - INNER_LEVELS][MAX_WIDE][ROW_BLOCK][GROUP_ROWS]; /* a level's lie close together */
     uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];                         /* [block][group], unpacked */
     float scale[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS];                /* [block][2][group][16] */

@@ -6,8 +6,9 @@
 #include "kernels/cpu/coming.h"
 #include "kernels/cpu/device.h"
 
+enum { TILE_ROWS = 8 };
 enum { LONG_ITEM_NS = 100000, MANY_GROUPS = 6, FEWEST_ROWS = 64, FEW_ROWS = 16 };
-enum { TILE_ROWS = 8, LEAST_BAND = 16, FEWEST_OWN = 4 }; /* no line of prepared inputs is of two tiles */
+enum { LEAST_BAND = 16, FEWEST_OWN = 4 };
 
 /* Inputs as they are multiplied. */
 struct inputs {
@@ -23,6 +24,8 @@ struct linear_call {
     int cols;
     size_t blocks; /* as in struct linear_job */
     struct inputs in;
+    bool by_tiles;          /* quantised weights are multiplied by device.tiles */
+    int tile_rows;          /* rows that are prepared by one thread: no line of prepared inputs is of two of them */
     size_t own;             /* bytes from one thread's inputs to the next one's; 0: all threads have the same */
     float *temp;            /* [n_threads][cols] */
     struct sum_step *steps; /* one window for all outputs: they share the input */
@@ -99,13 +102,13 @@ static void prepare_rows(const struct linear_call *c, int first, int end, int th
 
 static int tiles_of(const struct linear_call *c)
 {
-    return (c->a->rows + TILE_ROWS - 1) / TILE_ROWS;
+    return (c->a->rows + c->tile_rows - 1) / c->tile_rows;
 }
 
 static void input_item(void *ctx, int item, int thread)
 {
     const struct linear_call *c = ctx;
-    int first = item * TILE_ROWS, end = first + TILE_ROWS;
+    int first = item * c->tile_rows, end = first + c->tile_rows;
     prepare_rows(c, first, end < c->a->rows ? end : c->a->rows, thread);
 }
 
@@ -135,7 +138,7 @@ static int groups_of(const struct linear_out *o)
 /* Where a band of rows begins: where the lane of input items does, if there are as many. */
 static int band_row(const struct linear_call *c, int band)
 {
-    int row = (int)((int64_t)tiles_of(c) * band / c->bands) * TILE_ROWS;
+    int row = (int)((int64_t)tiles_of(c) * band / c->bands) * c->tile_rows;
     return row < c->a->rows ? row : c->a->rows;
 }
 
@@ -154,9 +157,9 @@ static void output_item(void *ctx, int item, int thread)
     int row = first + item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
     end = end < last ? end : last;
     left = left < c->groups_per_item ? left : c->groups_per_item;
+    linear_fn *linear = c->by_tiles && !family_is_float(j->w->family) ? c->d->tiles : c->d->kernels->linear;
     for (; row < end; row += ROW_BLOCK)
-        c->d->kernels->linear(j, j->group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK,
-                              &c->d->linear[thread]);
+        linear(j, j->group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK, &c->d->linear[thread]);
 }
 
 /* Why these arguments cannot run, or NULL. */
@@ -192,13 +195,13 @@ static size_t aligned(size_t n)
 static bool share_rows(struct linear_call *c)
 {
     int threads = pool_threads(c->d->pool), rows = c->a->rows, tiles = tiles_of(c);
-    int least = threads * TILE_ROWS > LEAST_BAND ? threads * TILE_ROWS : LEAST_BAND, bands = rows / least;
+    int least = threads * c->tile_rows > LEAST_BAND ? threads * c->tile_rows : LEAST_BAND, bands = rows / least;
     bands = bands < 1 ? 1 : bands > threads ? threads : bands;
     while (threads % bands)
         bands--;
     c->bands = bands;
-    c->rows_of_band = bands > 1 ? (tiles + bands - 1) / bands * TILE_ROWS : rows;
-    int share = (tiles + threads - 1) / threads * TILE_ROWS;
+    c->rows_of_band = bands > 1 ? (tiles + bands - 1) / bands * c->tile_rows : rows;
+    int share = (tiles + threads - 1) / threads * c->tile_rows;
     return threads > 1 && bands == 1 && rows >= FEWEST_OWN && rows <= 2 * share;
 }
 
@@ -216,7 +219,9 @@ static bool reserve(struct linear_call *c)
     size_t rows = (size_t)a->rows, cols = (size_t)c->cols, leaves = cols / LEAF_COLS + 2;
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
     c->blocks = (cols + BLOCK_COLS - 1) / BLOCK_COLS;
-    size_t tile = row_tile(c->d->opts.fast);
+    c->by_tiles = c->d->tiles && c->d->opts.fast && rows >= AMX_ROWS;
+    c->tile_rows = c->by_tiles ? AMX_TILE : TILE_ROWS;
+    size_t tile = c->by_tiles ? AMX_TILE : row_tile(c->d->opts.fast);
     tile = rows < tile ? rows : tile;
     size_t n_blocks = (rows + tile - 1) / tile * tile * c->blocks;
     size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;

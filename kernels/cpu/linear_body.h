@@ -2,6 +2,8 @@
 #ifndef CPU_LINEAR_BODY_H
 #define CPU_LINEAR_BODY_H
 
+#include "kernels/cpu/panel_body.h"
+
 /* Neighbouring groups that a tile takes at once: an input that is in a register is multiplied with the weights of all
  * of them, where there are registers enough. */
 #ifndef VEC_WIDE
@@ -19,55 +21,6 @@ INLINE int wide_from(bool floats, bool fast)
  * is small, and what lies in the L2 it fetches in time. All lines have to be asked for: what asks so far ahead keeps
  * the core from seeing by itself what comes. (Or, of each block, one: leads_itself.) */
 enum { PREFETCH_AHEAD = 8192, LONG_GROUP = 8192 };
-
-/* What a tile is, known when it is compiled: R rows of G groups. Its sums are [G][R]. */
-struct tile {
-    enum family f;
-    bool panel, fast; /* quantised weights: unpacked; the inputs are fast ones */
-    int R, G;
-};
-
-/* Where it lies: the matrix's group, the call's row, the row within the row block. Of a panel, the tile is one of so
- * many that share in fetching what the next panel is made of. */
-struct place {
-    int g, row, at;
-    int leaf0, leaf1;
-    int tile, tiles;
-};
-
-/* A block ready to multiply: in place in the packed matrix, or one of each group, unpacked into the panel. */
-struct block_at {
-    const uint8_t *w, *head;  /* head: of its 256 columns (K types, in place) */
-    const float *scale, *min; /* panel: [2][G][16] each */
-};
-
-INLINE int zero_shift(enum family f)
-{
-    if (f == FAM_S8 || f == FAM_C4 || f == FAM_KC4)
-        return S8_SHIFT;
-    return f == FAM_U4 ? 3 : f == FAM_U5 ? 4 : f == FAM_K6 ? 5 : f == FAM_K3 ? 2 : 0;
-}
-
-INLINE vf packed_scale(enum family f, const struct block_at *b, int part)
-{
-    const uint8_t *s = family_scales(f, b->w, b->head) + 16 * part;
-    if (!family_is_k(f))
-        return vf_load_f16((const uint16_t *)s);
-    vf d = vf_load_f16((const uint16_t *)b->head);
-    if (f == FAM_K2)
-        return vf_mul(d, vf_load_nibble(s, false));
-    return vf_mul(d, family_has_min(f) ? vf_load_u8(s) : vf_load_s8((const int8_t *)s));
-}
-
-INLINE vf packed_min(enum family f, const struct block_at *b, int part)
-{
-    const uint8_t *s = family_scales(f, b->w, b->head) + 16 * part;
-    if (!family_is_k(f))
-        return vf_load_f16((const uint16_t *)(s + 32));
-    vf dmin = vf_load_f16((const uint16_t *)(b->head + 32));
-    vf m = f == FAM_K2 ? vf_load_nibble(s, true) : vf_load_u8(s + 16);
-    return vf_sub(vf_set1(0), vf_mul(dmin, m));
-}
 
 /* The dots of a block, or of the part's half. */
 INLINE void dots(struct tile t, int part, const struct block_at *b, const int8_t *q, vi dot[])
@@ -137,87 +90,9 @@ INLINE void block_add(struct tile t, const struct block_at *b, const struct qinp
         part_add_min(t, 1, b, in, acc);
 }
 
-/* Where the nodes of a level wait for their right siblings. */
-struct nodes {
-    float *first;
-    size_t group, row; /* from one to the next, in floats */
-};
-
-INLINE struct nodes level_at(struct linear_scratch *s, int at, int level)
-{
-    if (level < INNER_LEVELS)
-        return (struct nodes){s->inner[level][0][0], MAX_TILE * GROUP_ROWS, GROUP_ROWS};
-    return (struct nodes){s->outer[level - INNER_LEVELS][0][at], ROW_BLOCK * GROUP_ROWS, GROUP_ROWS};
-}
-
-static void put_lanes(const struct linear_job *j, int g, int row, vf v)
-{
-    int first = (g - j->group0) * GROUP_ROWS, n = j->rows_out - first;
-    float t[GROUP_ROWS], *y = j->y + (size_t)row * j->ldy + first;
-    vf_store(t, v);
-    for (int i = 0; i < n && i < GROUP_ROWS; i++) {
-        float x = j->bias ? t[i] + j->bias[first + i] : t[i];
-        y[i] = j->accumulate ? y[i] + x : x;
-    }
-}
-
-INLINE void put_row(const struct linear_job *j, int g, int row, vf v)
-{
-    int first = (g - j->group0) * GROUP_ROWS;
-    if (j->rows_out - first < GROUP_ROWS) {
-        put_lanes(j, g, row, v);
-        return;
-    }
-    float *y = j->y + (size_t)row * j->ldy + first;
-    if (j->bias)
-        v = vf_add(v, vf_load(j->bias + first));
-    if (j->accumulate)
-        v = vf_add(vf_load(y), v);
-    vf_store(y, v);
-}
-
-INLINE void add_nodes(struct tile t, struct nodes n, vf acc[])
-{
-    UNROLL for (int i = 0; i < t.G; i++)
-    {
-        UNROLL for (int r = 0; r < t.R; r++) acc[i * t.R + r] =
-            vf_add(vf_load(n.first + (size_t)i * n.group + (size_t)r * n.row), acc[i * t.R + r]);
-    }
-}
-
-INLINE void keep_nodes(struct tile t, struct nodes n, const vf acc[])
-{
-    UNROLL for (int i = 0; i < t.G; i++)
-    {
-        UNROLL for (int r = 0; r < t.R; r++)
-            vf_store(n.first + (size_t)i * n.group + (size_t)r * n.row, acc[i * t.R + r]);
-    }
-}
-
-/* Leaf's sums in acc: into the tree, or out. */
-INLINE void leaf_done(const struct linear_job *j, struct tile t, struct place p, struct sum_step step, vf acc[],
-                      struct linear_scratch *s)
-{
-    for (uint32_t add = step.add; add; add &= add - 1)
-        add_nodes(t, level_at(s, p.at, __builtin_ctz(add)), acc);
-    if (step.level >= 0) {
-        keep_nodes(t, level_at(s, p.at, step.level), acc);
-        return;
-    }
-    UNROLL for (int i = 0; i < t.G; i++)
-    {
-        UNROLL for (int r = 0; r < t.R; r++) put_row(j, p.g + i, p.row + r, acc[i * t.R + r]);
-    }
-}
-
 INLINE void prefetch_bytes(const uint8_t *p, int n)
 {
     UNROLL for (int i = 0; i < n; i += 64) prefetch_far(p + i);
-}
-
-INLINE const uint8_t *group_at(const struct linear_job *j, int g)
-{
-    return j->w->data + (size_t)g * j->w->group_bytes;
 }
 
 /* Whether the core may see by itself what comes: it does so in an order that suits memory better. Told one line of each
@@ -241,28 +116,6 @@ INLINE struct block_at block_in_place(enum family f, bool all, const uint8_t *gr
     if (family_head_bytes(f) >= 64 && b % SUPER_BLOCKS == SUPER_BLOCKS - 1) /* the next head, in lines of its own */
         prefetch_bytes(at.w + family_block_bytes(f) + PREFETCH_AHEAD, family_head_bytes(f));
     return at;
-}
-
-/* Block i of the panel. */
-INLINE struct block_at block_of_panel(struct tile t, const struct linear_scratch *s, int i)
-{
-    return (struct block_at){.w = s->panel + (size_t)(i * t.G) * PANEL_BLOCK,
-                             .scale = s->scale + (size_t)(i * 2 * t.G) * GROUP_ROWS,
-                             .min = s->min + (size_t)(i * 2 * t.G) * GROUP_ROWS};
-}
-
-/* Of block b of each group, or where the window ends before it, of a first one of the groups that are next. */
-INLINE void prefetch_panel(struct tile t, const struct linear_job *j, struct place p, int b)
-{
-    int blocks = j->col1 / BLOCK_COLS;
-    if (b >= blocks) {
-        b -= blocks - j->col0 / BLOCK_COLS;
-        p.g += t.G;
-    }
-    size_t bytes = j->w->group_bytes / (size_t)(j->w->cols / BLOCK_COLS);
-    for (int i = 0; i < t.G; i++)
-        for (size_t k = 0; k < bytes; k += 64)
-            prefetch(group_at(j, p.g + i) + (size_t)b * bytes + k);
 }
 
 INLINE int quant_rows_at_once(bool fast, int G)
@@ -434,15 +287,10 @@ INLINE void panel_fill(struct tile t, const struct linear_job *j, struct place p
     for (int i = 0; i < t.G; i++) {
         for (int b = 2 * p.leaf0; b < end; b++) {
             struct block_at at = {0};
-            int to = b - 2 * p.leaf0;
+            int to = (b - 2 * p.leaf0) * t.G + i;
             at.w = family_block(t.f, group_at(j, p.g + i), b, &at.head);
-            panel_block(family_bits(t.f), t.fast, at.w, s->panel + (size_t)(to * t.G + i) * PANEL_BLOCK);
-            for (int part = 0; part < family_parts(t.f); part++) {
-                size_t lanes = (size_t)((to * 2 + part) * t.G + i) * GROUP_ROWS;
-                vf_store(s->scale + lanes, packed_scale(t.f, &at, part));
-                if (family_has_min(t.f))
-                    vf_store(s->min + lanes, packed_min(t.f, &at, part));
-            }
+            panel_block(family_bits(t.f), t.fast, at.w, s->panel + (size_t)to * PANEL_BLOCK);
+            panel_scales(t, &at, to, s);
         }
     }
 }

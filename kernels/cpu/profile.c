@@ -319,7 +319,7 @@ static void watched_probe(struct device *d)
     int mib = PROBE_MIB_A_THREAD * pool_threads(d->pool);
     struct probe *p;
     mib = mib < PROBE_LEAST_MIB ? PROBE_LEAST_MIB : mib > PROBE_MOST_MIB ? PROBE_MOST_MIB : mib;
-    if (probe_open(&p, d->pool, d->kernels->isa, mib, NULL))
+    if (probe_open(&p, d->pool, d->facts.isa, mib, NULL))
         return; /* shares of what nobody knows are not shown */
     probe_one(p, PROBE_READ, &peaks.bytes);
     probe_one(p, PROBE_INT8, &peaks.int8_ops);

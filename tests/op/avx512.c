@@ -1,5 +1,5 @@
-/* The AVX-512 kernels, emulated on whatever x86 machine runs the tests: the same bits as the portable twin, kernel by
- * kernel. Where the CPU has AVX-512 the other op tests run them for real as well. */
+/* The AVX-512 kernels, and those by tiles of AMX, emulated on whatever x86 machine runs the tests: the same bits as the
+ * portable twin, kernel by kernel. Where the CPU has them the other op tests run them for real as well. */
 #ifdef NO_X86
 #include <stdio.h>
 int main(void)
@@ -9,11 +9,15 @@ int main(void)
 }
 #else
 #include "tests/rig/simde_avx512.h"
+#include "tests/rig/tiles.h"
 
 #define CPU_INTRINSICS 1
 #define cpu_kernels_avx512 emulated_avx512
 #include "kernels/cpu/kernels_avx512.c"
 #undef cpu_kernels_avx512
+#define linear_amx emulated_amx
+#include "kernels/cpu/linear_amx.c"
+#undef linear_amx
 
 #include "kernels/cpu/device.h"
 #include "tests/rig/op_fixture.h"
@@ -24,12 +28,20 @@ static bool can_run(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
-/* Opens a device of the portable kind, then puts the emulated kernels in. */
-static struct device *open_emulated(bool emulated)
+/* PAIRS: this CPU's own products of pairs of bfloat16, which it may have and not use (isa_half_dots). */
+enum kind { PORTABLE, AVX512, AMX, PAIRS, N_KINDS };
+
+/* NULL: there is none here, or it is like one before. */
+static struct device *open_kind(enum kind k, bool fast, int rows)
 {
-    struct device *d = open_device("portable", 1);
-    if (emulated)
+    if ((k == AMX && (!fast || rows < AMX_ROWS)) || (k == PAIRS && !(fast && __builtin_cpu_supports("avx512bf16"))))
+        return NULL;
+    struct device *d = open_device(k == PAIRS ? "avx512" : "portable", 1);
+    d->opts.fast = fast;
+    if (k == AVX512 || k == AMX)
         d->kernels = emulated_avx512();
+    d->tiles = k == AMX ? emulated_amx() : NULL;
+    d->half_dots = k == PAIRS;
     return d;
 }
 
@@ -48,23 +60,24 @@ static void compare_linear(bool fast)
     for (int t = 0; t < DT_MATRICES; t++)
         for (int n = rig_slow() ? t % 3 : 0; n < 8; n += rig_slow() ? 3 : 1) {
             enum { OUT = 37, COLS = 1536 };
-            int rows = row_counts[n];
+            int rows = row_counts[n], col0 = n % 2 * LEAF_COLS, cols = COLS - col0;
             struct weight_src src = random_matrix(&r, (enum dtype)t, OUT, COLS);
             float *x = random_floats(&r, (size_t)rows * COLS, 1.0f), *x2 = random_floats(&r, (size_t)rows * COLS, 1.0f);
-            float *gain = random_floats(&r, COLS, 1.0f), *y[2];
-            for (int e = 0; e < 2; e++) {
-                struct device *d = open_emulated(e);
-                d->opts.fast = fast;
+            float *gain = random_floats(&r, COLS, 1.0f), *y[N_KINDS] = {NULL};
+            for (int e = 0; e < N_KINDS; e++) {
+                struct device *d = open_kind((enum kind)e, fast, rows);
+                if (!d)
+                    continue;
                 struct weight *w = load(d, &src);
                 y[e] = calloc((size_t)rows * OUT, sizeof(float));
                 struct linear_args a = {.in = (enum linear_in)(n % 3),
-                                        .x = act_of(x, COLS),
-                                        .x2 = act_of(x2, COLS),
+                                        .x = act_of(x, cols),
+                                        .x2 = act_of(x2, cols),
                                         .gain = gain,
                                         .eps = 1e-5f,
                                         .rows = rows,
                                         .n_out = 1};
-                a.out[0] = (struct linear_out){{w, 0, OUT, 0, COLS}, NULL, act_of(y[e], OUT)};
+                a.out[0] = (struct linear_out){{w, 0, OUT, col0, cols}, NULL, act_of(y[e], OUT)};
                 struct batch b;
                 begin_rows(d, rows, &b);
                 ops->linear(d, &a);
@@ -72,9 +85,12 @@ static void compare_linear(bool fast)
                 ops->weight_free(d, w);
                 ops->close(d);
             }
-            assert_same(y[0], y[1], (size_t)rows * OUT, dtype_get((enum dtype)t)->name);
+            for (int e = 1; e < N_KINDS; e++) {
+                if (y[e])
+                    assert_same(y[0], y[e], (size_t)rows * OUT, dtype_get((enum dtype)t)->name);
+                free(y[e]);
+            }
             free(y[0]);
-            free(y[1]);
             free(x);
             free(x2);
             free(gain);
@@ -104,10 +120,11 @@ static void compare_attention(bool fast)
         float *q = random_floats(&r, (size_t)(LENGTH * heads * dim), 1.0f);
         float *k = random_floats(&r, (size_t)(LENGTH * dim), 1.0f),
               *v = random_floats(&r, (size_t)(LENGTH * dim), 1.0f);
-        float *out[2];
-        for (int e = 0; e < 2; e++) {
-            struct device *d = open_emulated(e);
-            d->opts.fast = fast;
+        float *out[N_KINDS] = {NULL};
+        for (int e = 0; e < N_KINDS; e++) {
+            struct device *d = open_kind((enum kind)e, fast, 0);
+            if (!d)
+                continue;
             int32_t blocks[BLOCKS], zeros[LENGTH] = {0};
             struct kv_space space = {NULL, ops->kv_block_bytes(caches[i / 3], TOKENS, 1, dim), BLOCKS, 1,
                                      caches[i / 3]};
@@ -135,9 +152,12 @@ static void compare_attention(bool fast)
             ops->release(d, space.base);
             ops->close(d);
         }
-        assert_same(out[0], out[1], (size_t)(LENGTH * heads * dim), "attention");
+        for (int e = 1; e < N_KINDS; e++) {
+            if (out[e])
+                assert_same(out[0], out[e], (size_t)(LENGTH * heads * dim), "attention");
+            free(out[e]);
+        }
         free(out[0]);
-        free(out[1]);
         free(q);
         free(k);
         free(v);

@@ -2,7 +2,7 @@
 #ifndef RIG_ISAS_H
 #define RIG_ISAS_H
 
-static const char *const isas[] = {"portable", "avx2", "avx512", "neon", "dotprod", "i8mm"};
+static const char *const isas[] = {"portable", "avx2", "avx512", "amx", "neon", "dotprod", "i8mm"};
 enum { N_ISAS = sizeof isas / sizeof *isas };
 
 #endif
