@@ -229,7 +229,7 @@ static struct attend_job job_of(const struct attn_call *c, const struct attn_ite
         .padded_dim = (int)c->dim,
         .q = s->q,
         .half = half,
-        .half_dots = c->d->half_dots,
+        .half_dots = c->d->half_dots == DOTS_EVERYWHERE,
         .q_half = s->q_half,
         .half_dim = (int)half_dim(c->dim),
         .lo = s->lo,

@@ -10,7 +10,6 @@
 #include "engine/base/mem.h"
 #include "kernels/cpu/collective.h"
 #include "kernels/cpu/coming.h"
-#include "kernels/cpu/isa.h"
 #include "kernels/cpu/profile.h"
 
 static void cpu_name(char *out, size_t n)

@@ -6,8 +6,8 @@
 #define CPU_DEVICE_H
 
 #include "engine/base/clock.h"
+#include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/linear_amx.h"
 #include "kernels/cpu/pool.h"
 #include "kernels/cpu/slab.h"
 #include "kernels/draft.h"
@@ -25,7 +25,7 @@ struct scratch {
 struct device {
     const struct cpu_kernels *kernels;
     linear_fn *tiles; /* or NULL: of the linear layers those of many rows, quantised weights and fast inputs */
-    bool half_dots;   /* the CPU has AVX512-BF16 */
+    enum half_dots half_dots;
     struct pool *pool;
     struct slab *weights; /* where they lie */
     struct device_opts opts;

@@ -47,13 +47,13 @@ static bool has_amx(void)
 #endif
 }
 
-bool isa_half_dots(void)
+enum half_dots isa_half_dots(void)
 {
 #if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16") && !__builtin_cpu_is("intel");
-#else
-    return false;
+    if (__builtin_cpu_supports("avx512bf16"))
+        return __builtin_cpu_is("intel") ? DOTS_OF_FEW_ROWS : DOTS_EVERYWHERE;
 #endif
+    return DOTS_NOWHERE;
 }
 
 static bool has_neon(void)

@@ -23,8 +23,10 @@ struct isa {
  * it. */
 int isa_pick(const char *name, const struct isa **out, struct err *e);
 
-/* Does the CPU add pairs of products of bfloat16 (AVX512-BF16), and faster than two products of floats? AMD's add twice
- * as many products a cycle, Intel's half as many (a Xeon 6: 120 against 240 Gop/s a core). */
-bool isa_half_dots(void);
+/* Where the CPU adds pairs of products of bfloat16 (AVX512-BF16) faster than two products of floats: AMD's everywhere,
+ * as it adds twice as many a cycle. Intel's adds half as many (a Xeon 6: 120 against 240 Gop/s a core), which is worth
+ * it in linear layers of so few rows that unpacking the weights takes longer. */
+enum half_dots { DOTS_NOWHERE, DOTS_OF_FEW_ROWS, DOTS_EVERYWHERE };
+enum half_dots isa_half_dots(void);
 
 #endif

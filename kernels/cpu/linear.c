@@ -272,7 +272,7 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
         .blocks = c->blocks,
         .fast = c->d->opts.fast,
         .half = c->in.half,
-        .half_dots = c->d->half_dots,
+        .half_dots = c->d->half_dots == DOTS_EVERYWHERE || (c->d->half_dots == DOTS_OF_FEW_ROWS && a->rows < TILE_ROWS),
         .x = own ? c->in.x : a->x.data,
         .ldx = own ? (size_t)c->cols : (size_t)a->x.ld,
         .y = o->y.data,

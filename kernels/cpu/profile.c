@@ -324,7 +324,7 @@ static void watched_probe(struct device *d)
     probe_one(p, PROBE_READ, &peaks.bytes);
     probe_one(p, PROBE_INT8, &peaks.int8_ops);
     probe_one(p, PROBE_F32, &peaks.float_ops);
-    if (d->opts.fast && d->half_dots)
+    if (d->opts.fast && d->half_dots == DOTS_EVERYWHERE)
         probe_one(p, PROBE_PAIRS, &peaks.float_ops);
     probe_close(p);
     monitor_lock(d->watch->lock);

@@ -134,7 +134,8 @@ static void linear_row(struct bench *b, enum dtype t, int out, int in, int rows)
     run_probes(b);
     double s = measure(b, linear_once, &c), ops = 2.0 * rows * out * in / s, bytes = (double)stored / s;
     bool pairs = b->pair_ops > 0 && (t == DT_F16 || t == DT_BF16);
-    double peak = pairs ? b->pair_ops : info->block == 1 ? b->f32_ops : b->int8_ops;
+    double floats = pairs && b->pair_ops > b->f32_ops ? b->pair_ops : b->f32_ops; /* by either */
+    double peak = info->block == 1 ? floats : b->int8_ops;
     printf("%-5s %6d x %-5d rows %4d  %9.1f us  %7.1f Gop/s (%3.0f%% of %.0f)  %6.1f GB/s (%3.0f%% of %.1f)\n",
            info->name, out, in, rows, s * 1e6, ops * 1e-9, peak > 0 ? 100 * ops / peak : 0, peak * 1e-9, bytes * 1e-9,
            100 * bytes / b->bandwidth, b->bandwidth * 1e-9);

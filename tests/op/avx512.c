@@ -41,7 +41,7 @@ static struct device *open_kind(enum kind k, bool fast, int rows)
     if (k == AVX512 || k == AMX)
         d->kernels = emulated_avx512();
     d->tiles = k == AMX ? emulated_amx() : NULL;
-    d->half_dots = k == PAIRS;
+    d->half_dots = k == PAIRS ? DOTS_EVERYWHERE : DOTS_NOWHERE;
     return d;
 }
 
