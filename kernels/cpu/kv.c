@@ -7,7 +7,7 @@
 #include "engine/base/check.h"
 #include "kernels/cpu/device.h"
 
-enum { MAX_HEAD_DIM = 512, ROWS_PER_ITEM = 16 };
+enum { MAX_HEAD_DIM = 512, ROWS_PER_ITEM = 16, ROWS_APART = 4 };
 
 size_t cpu_kv_block_bytes(enum dtype t, int tokens, int n_kv_heads, int head_dim)
 {
@@ -22,6 +22,7 @@ struct kv_call {
     struct device *d;
     struct act k, v;
     const struct kv_view *kv;
+    int rows_of_item;
 };
 
 /* x ~ scale * q, |q| <= 127; returns the scale, which is NaN where x has one or an infinity. The rounding is that of an
@@ -62,29 +63,58 @@ static void put_key(const uint8_t *x, size_t size, int head_dim, int tokens, uin
         memcpy(keys + ((size_t)i * (size_t)tokens + (size_t)at) * size, x + (size_t)i * size, size);
 }
 
-static void write_row(const struct kv_call *c, int row)
+/* Where a row goes. */
+struct slot {
+    uint8_t *block; /* its part of this layer */
+    int at;         /* the position in it */
+};
+
+static struct slot slot_of(const struct kv_call *c, int row)
+{
+    const struct kv_space *space = c->kv->space;
+    const struct batch_seq *seq = &c->d->batch->seqs[c->d->row_seq[row]];
+    int position = seq->pos0 + row - seq->row0, block = seq->blocks[position / c->kv->tokens_per_block];
+    ASSERT(block >= 0 && block < space->n_blocks);
+    size_t at = (size_t)c->kv->layer * (size_t)space->n_blocks + (size_t)block;
+    return (struct slot){(uint8_t *)space->base + at * space->block_bytes, position % c->kv->tokens_per_block};
+}
+
+/* Each element of a key has a line of its own: where a row's are not those of the row before, all are asked for at
+ * once. */
+static void fetch_slot(const struct kv_call *c, struct slot s)
 {
     const struct kv_view *kv = c->kv;
-    const struct batch_seq *seq = &c->d->batch->seqs[c->d->row_seq[row]];
     enum dtype t = kv->space->dtype;
-    int tokens = kv->tokens_per_block, position = seq->pos0 + row - seq->row0, at = position % tokens;
-    int block = seq->blocks[position / tokens], dim = kv->head_dim, padded = kv_padded_dim(dim);
+    size_t size = kv_element_bytes(t), line = (size_t)kv->tokens_per_block * size, dim = (size_t)kv->head_dim,
+           k_bytes = kv_key_bytes(t, kv->tokens_per_block, kv->head_dim),
+           v_bytes = kv_value_bytes(t, kv->tokens_per_block, kv->head_dim);
+    for (int h = 0; h < kv->n_kv_heads; h++, s.block += k_bytes + v_bytes) {
+        for (size_t i = 0; i < dim; i++)
+            __builtin_prefetch(s.block + i * line + (size_t)s.at * size, 1);
+        for (size_t i = 0; i < dim * size; i += 64)
+            __builtin_prefetch(s.block + k_bytes + (size_t)s.at * dim * size + i, 1);
+    }
+}
+
+static void write_row(const struct kv_call *c, int row, struct slot s)
+{
+    const struct kv_view *kv = c->kv;
+    enum dtype t = kv->space->dtype;
+    int tokens = kv->tokens_per_block, dim = kv->head_dim, padded = kv_padded_dim(dim);
     size_t size = kv_element_bytes(t), k_bytes = kv_key_bytes(t, tokens, dim), v_bytes = kv_value_bytes(t, tokens, dim);
     _Alignas(64) uint8_t temp[MAX_HEAD_DIM * 4];
-    ASSERT(block >= 0 && block < kv->space->n_blocks);
-    uint8_t *p = (uint8_t *)kv->space->base +
-                 ((size_t)kv->layer * (size_t)kv->space->n_blocks + (size_t)block) * kv->space->block_bytes;
+    uint8_t *p = s.block;
     for (int h = 0; h < kv->n_kv_heads; h++) {
-        encode(c, act_row(c->k, row) + (size_t)h * (size_t)dim, temp, p + k_bytes - kv_scale_bytes(t, tokens), at);
+        encode(c, act_row(c->k, row) + (size_t)h * (size_t)dim, temp, p + k_bytes - kv_scale_bytes(t, tokens), s.at);
         if (size == 2)
-            put_key(temp, 2, dim, tokens, p, at);
+            put_key(temp, 2, dim, tokens, p, s.at);
         else if (size == 1)
-            put_key(temp, 1, dim, tokens, p, at);
+            put_key(temp, 1, dim, tokens, p, s.at);
         else
-            put_key(temp, 4, dim, tokens, p, at);
+            put_key(temp, 4, dim, tokens, p, s.at);
         p += k_bytes;
-        uint8_t *v = p + (size_t)at * (size_t)padded * size;
-        encode(c, act_row(c->v, row) + (size_t)h * (size_t)dim, v, p + v_bytes - kv_scale_bytes(t, tokens), at);
+        uint8_t *v = p + (size_t)s.at * (size_t)padded * size;
+        encode(c, act_row(c->v, row) + (size_t)h * (size_t)dim, v, p + v_bytes - kv_scale_bytes(t, tokens), s.at);
         memset(v + (size_t)dim * size, 0, (size_t)(padded - dim) * size);
         p += v_bytes;
     }
@@ -93,20 +123,34 @@ static void write_row(const struct kv_call *c, int row)
 static void write_item(void *ctx, int item, int thread)
 {
     const struct kv_call *c = ctx;
+    int first = item * c->rows_of_item, end = first + c->rows_of_item;
+    uint8_t *before = NULL;
     (void)thread;
-    for (int r = item * ROWS_PER_ITEM; r < (item + 1) * ROWS_PER_ITEM && r < c->d->batch->n_rows; r++)
-        write_row(c, r);
+    end = end < c->d->batch->n_rows ? end : c->d->batch->n_rows;
+    struct slot next = slot_of(c, first);
+    for (int r = first; r < end; r++) {
+        struct slot here = next;
+        if (here.block != before)
+            fetch_slot(c, here);
+        before = here.block;
+        if (r + 1 < end)
+            next = slot_of(c, r + 1);
+        write_row(c, r, here);
+    }
 }
 
 void cpu_kv_write(struct device *d, struct act k, struct act v, const struct kv_view *kv)
 {
-    struct kv_call c = {d, k, v, kv};
+    /* Rows of a sequence share lines, and so one thread has many of them; others wait for lines of their own. */
+    int rows = d->batch->n_rows;
+    bool apart = rows == d->batch->n_seqs;
+    struct kv_call c = {d, k, v, kv, apart ? ROWS_APART : ROWS_PER_ITEM};
     if (device_failed(d))
         return;
     ASSERT(cpu_kv_block_bytes(kv->space->dtype, kv->tokens_per_block, kv->n_kv_heads, kv->head_dim) <=
            kv->space->block_bytes);
-    int64_t work_ns = (int64_t)d->batch->n_rows * kv->n_kv_heads * kv->head_dim * 2;
-    device_run(d, (d->batch->n_rows + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM, work_ns, write_item, &c);
+    int64_t work_ns = (int64_t)rows * kv->n_kv_heads * kv->head_dim * (apart ? 8 : 2);
+    device_run(d, (rows + c.rows_of_item - 1) / c.rows_of_item, work_ns, write_item, &c);
 }
 
 /* One head of one layer. */

@@ -7,7 +7,7 @@
 #include "kernels/cpu/kernels.h"
 
 /* The rows of a tile of inputs, and from how many on it gains. */
-enum { AMX_TILE = 16, AMX_ROWS = 16 };
+enum { AMX_TILE = 16, AMX_ROWS = 32 };
 
 /* As cpu_kernels.linear, of a job of fast inputs in tiles of AMX_TILE; row0 is a multiple of that. */
 typedef void linear_fn(const struct linear_job *j, int g, int groups, int row0, int n, struct linear_scratch *s);
