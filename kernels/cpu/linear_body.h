@@ -128,16 +128,41 @@ struct reading {
     const struct linear_job *j;
     const struct linear_scratch *s;
     struct qinput in;
-    int g, b0, b; /* the group's; the tile's first block; the next one, of the tile's */
+    int g, b0, b;         /* the group's; the tile's first block; the next one, of the tile's */
+    const uint8_t *ahead; /* what is to be asked for with the next block, so many bytes */
+    size_t share;
 };
+
+/* Of several tiles in place the first one waits for the weights, and memory would wait while the others compute: so the
+ * whole ones share in asking for the next group's. */
+enum { LARGEST_AHEAD = 128 << 10 }; /* bytes of a group: both lie in the L2 cache */
+
+INLINE void plan_ahead(struct reading *r, struct place p, int blocks)
+{
+    size_t bytes = r->j->w->group_bytes;
+    r->share = bytes / (size_t)(blocks * p.tiles);
+    r->ahead = group_at(r->j, p.g + 1) + (size_t)(p.tile * blocks) * r->share;
+}
+
+INLINE struct block_at next_in_place(struct tile t, struct reading *r)
+{
+    const uint8_t *group = group_at(r->j, r->g);
+    struct block_at at = {0};
+    if (!t.ahead)
+        return block_in_place(t.f, true, group, r->b0 + r->b);
+    for (size_t i = 0; i < r->share; i += 64)
+        prefetch_far(r->ahead + i);
+    r->ahead += r->share;
+    at.w = family_block(t.f, group, r->b0 + r->b, &at.head);
+    return at;
+}
 
 /* The sums of the blocks before `end`, which are a leaf. */
 INLINE void leaf_sum(struct tile t, struct reading *r, int end, vf acc[])
 {
     UNROLL_SUMS for (int i = 0; i < t.G * t.R; i++) acc[i] = vf_set1(0);
     for (; r->b < end; r->b++) {
-        struct block_at block =
-            t.panel ? block_of_panel(t, r->s, r->b) : block_in_place(t.f, true, group_at(r->j, r->g), r->b0 + r->b);
+        struct block_at block = t.panel ? block_of_panel(t, r->s, r->b) : next_in_place(t, r);
         block_add(t, &block, &r->in, acc);
         qinput_next(&r->in, t.fast);
     }
@@ -178,6 +203,8 @@ INLINE void quant_tile(struct tile t, const struct linear_job *j, struct place p
     /* What the next panel is made of lies behind this one's. */
     for (int due = p.tile; t.panel && due < n; due += p.tiles)
         prefetch_panel(t, j, p, b0 + due + n);
+    if (t.ahead)
+        plan_ahead(&r, p, n);
     vf acc[MAX_SUMS], left[MAX_SUMS];
     if (t.G > 1 && n == 2 * SPAN_LEAVES && t.R == quant_rows_at_once(t.fast, t.G)) {
         struct sum_step step = steps[SPAN_LEAVES - 1];
@@ -260,7 +287,11 @@ INLINE int quant_rows_in_place(struct tile t, const struct linear_job *j, struct
 {
     int most = quant_rows_at_once(t.fast, 1);
     t.G = 1; /* as it is: now the compiler knows */
-    if (most == 8 && n == 5)
+    struct tile one_of_several = t;
+    one_of_several.ahead = true;
+    if (p.tiles > 0 && n >= most)
+        one_tile(one_of_several, most, j, p, s);
+    else if (most == 8 && n == 5)
         one_tile(t, 5, j, p, s);
     else if (most == 8 && n == 6)
         one_tile(t, 6, j, p, s);
@@ -314,7 +345,9 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
 {
     int most = quant_rows_at_once(t.fast, t.G);
     if (n <= rows_in_place(t)) {
-        for (int took; n > 0; n -= took, p.row += took)
+        int tile = quant_rows_at_once(t.fast, 1);
+        p.tiles = n > tile && j->w->group_bytes <= LARGEST_AHEAD ? n / tile : 0;
+        for (int took; n > 0; n -= took, p.row += took, p.tile++)
             took = quant_rows_in_place(t, j, p, n, s);
         return;
     }

@@ -7,11 +7,12 @@
 struct tile {
     enum family f;
     bool panel, fast; /* quantised weights: unpacked; the inputs are fast ones */
+    bool ahead;       /* in place: it is one of several, which share in fetching the next group */
     int R, G;
 };
 
-/* Where it lies: the matrix's group, the call's row, the row within the row block. Of a panel, the tile is one of so
- * many that share in fetching what the next panel is made of. */
+/* Where it lies: the matrix's group, the call's row, the row within the row block. The tile is one of so many that
+ * share in fetching what comes next: the panel's weights, or the group. */
 struct place {
     int g, row, at;
     int leaf0, leaf1;
