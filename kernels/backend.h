@@ -3,13 +3,14 @@
  * by that rank's thread only. Ops return nothing: an error stays with the device, and `finish` reports it. Invariant:
  * an op works on its own device alone; only the collectives and kv_move read another.
  *
- * Arithmetic contract. An output element depends on its own input row, its weights and, in attention, its own
- * sequence. It does not depend on the other rows of the batch, on how the prompt was cut into chunks, on the number of
- * threads or on the CPU's instruction set: portable, AVX2, AVX-512 and NEON code give the same bits. Sums over a
- * dimension that a layout may split (columns of a linear layer, cached positions) are taken over fixed leaves in a
- * fixed order. Leaves of SUM_LEAF columns are added in the binary tree over their absolute index, so a rank that holds
- * some of the leaves computes whole nodes of the tree, and `reduce` adds the nodes of all ranks to the same bits. The
- * CPU backend always keeps this contract, the CUDA backend in its invariant mode (device_opts.invariant). */
+ * Arithmetic contract. An output element depends on its own input row, its weights and, in attention, its own sequence.
+ * It does not depend on the other rows of the batch, on how the prompt was cut into chunks, on the number of threads or
+ * on the CPU's instruction set: portable, AVX2, AVX-512 and NEON code give the same bits, and AMX but for pairs of
+ * bfloat16. Sums over a dimension that a layout may split (columns of a linear layer, cached positions) are taken over
+ * fixed leaves in a fixed order. Leaves of SUM_LEAF columns are added in the binary tree over their absolute index, so
+ * a rank that holds some of the leaves computes whole nodes of the tree, and `reduce` adds the nodes of all ranks to
+ * the same bits. The CPU backend always keeps this contract, the CUDA backend in its invariant mode
+ * (device_opts.invariant). */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 

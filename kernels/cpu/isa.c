@@ -38,9 +38,9 @@ static bool has_avx512(void)
 static bool has_amx(void)
 {
 #if defined(__x86_64__)
-    enum { REQUEST = 0x1023, TILE_DATA = 18, TILE = 1 << 24, INT8 = 1 << 25 };
+    enum { REQUEST = 0x1023, TILE_DATA = 18, BF16 = 1 << 22, TILE = 1 << 24, INT8 = 1 << 25 };
     unsigned a, b, c, d;
-    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILE && d & INT8 &&
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & TILE && d & INT8 && d & BF16 &&
            syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 #else
     return false;
@@ -90,8 +90,8 @@ static bool always(void)
 
 /* Better ones first. What makes the ARM ones differ are products of bytes, which encoders have none of. */
 static const struct isa sets[] = {
-    {"amx", "AVX-512 F, BW, VL, DQ and VNNI, and AMX of int8", has_amx, cpu_kernels_avx512, encode_kernels_avx512,
-     linear_amx},
+    {"amx", "AVX-512 F, BW, VL, DQ and VNNI, and AMX of int8 and bfloat16", has_amx, cpu_kernels_avx512,
+     encode_kernels_avx512, linear_amx},
     {"avx512", "AVX-512 F, BW, VL, DQ and VNNI", has_avx512, cpu_kernels_avx512, encode_kernels_avx512, NULL},
     {"avx2", "AVX2, FMA and F16C", has_avx2, cpu_kernels_avx2, encode_kernels_avx2, NULL},
     {"i8mm", "NEON, its dot products and its I8MM", has_i8mm, cpu_kernels_i8mm, encode_kernels_neon, NULL},

@@ -1,5 +1,5 @@
 /* The instruction sets that kernels are written for, and which of them this CPU has. Pure, any thread. Invariant: all
- * of them give the same bits, so a choice is one of time alone. */
+ * of them give the same bits, but for tiles of bfloat16 (kernels.h), so a choice is one of time alone. */
 #ifndef CPU_ISA_H
 #define CPU_ISA_H
 

@@ -11,7 +11,8 @@
  * for both halves of the 32); the dot products are exact integers. Float weights add fma(w, x, acc) for each column in
  * ascending order. Scaled fp8 does the same over its codes and then multiplies the leaf by its scale. Fast inputs of
  * F16 and BF16 weights are rounded to bfloat16, as the weights are, and what is less than 2^-50 is zero; of each pair
- * of columns the odd one is added first.
+ * of columns the odd one is added first. (By tiles of AMX, whatever the rows: for each 32 columns the products of the
+ * even ones are added from 0, so are those of the odd ones, then both sums to each other, and that to the leaf.)
  * - Leaves are added in the binary tree over their absolute index: node [a, m) + node [m, b), where b - a is a power
  *   of two and a is a multiple of it. Absent leaves are skipped. So a rank that holds the leaves [a, b) computes whole
  *   nodes, and the nodes of several ranks add up to the same bits. The bias is added next, then the old y when

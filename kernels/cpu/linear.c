@@ -142,6 +142,12 @@ static int band_row(const struct linear_call *c, int band)
     return row < c->a->rows ? row : c->a->rows;
 }
 
+/* Is a matrix multiplied by tiles? */
+static bool takes_tiles(const struct linear_call *c, const struct weight *w)
+{
+    return w->family == FAM_PAIR ? c->d->tiles != NULL : c->by_tiles && !family_is_float(w->family);
+}
+
 /* Items lie in memory as the weights do, for one band of rows after another. */
 static void output_item(void *ctx, int item, int thread)
 {
@@ -157,7 +163,7 @@ static void output_item(void *ctx, int item, int thread)
     int row = first + item % c->row_items * c->rows_of_item, end = row + c->rows_of_item;
     end = end < last ? end : last;
     left = left < c->groups_per_item ? left : c->groups_per_item;
-    linear_fn *linear = c->by_tiles && !family_is_float(j->w->family) ? c->d->tiles : c->d->kernels->linear;
+    linear_fn *linear = takes_tiles(c, j->w) ? c->d->tiles : c->d->kernels->linear;
     for (; row < end; row += ROW_BLOCK)
         linear(j, j->group0 + g, left, row, end - row < ROW_BLOCK ? end - row : ROW_BLOCK, &c->d->linear[thread]);
 }
@@ -220,8 +226,9 @@ static bool reserve(struct linear_call *c)
     bool own_x = plain && a->in != LINEAR_PLAIN, temp = !plain && a->in != LINEAR_PLAIN;
     c->blocks = (cols + BLOCK_COLS - 1) / BLOCK_COLS;
     c->by_tiles = c->d->tiles && c->d->opts.fast && rows >= AMX_ROWS;
-    c->tile_rows = c->by_tiles ? AMX_TILE : TILE_ROWS;
-    size_t tile = c->by_tiles ? AMX_TILE : row_tile(c->d->opts.fast);
+    bool large = c->by_tiles || (c->d->tiles && half && !quant);
+    c->tile_rows = large ? AMX_TILE : TILE_ROWS;
+    size_t tile = large ? AMX_TILE : row_tile(c->d->opts.fast);
     tile = rows < tile ? rows : tile;
     size_t n_blocks = (rows + tile - 1) / tile * tile * c->blocks;
     size_t q = quant ? aligned(n_blocks * quant_block(c->d->opts.fast)) : 0;
@@ -284,13 +291,17 @@ static struct linear_job job_of(const struct linear_call *c, const struct linear
     };
 }
 
-/* So many groups, and multiples, are what a kernel may take at once: three of floats, two of others. */
-static int groups_at_once(const struct linear_args *a)
+/* So many groups, and multiples, are what a kernel may take at once: three of floats, two of others and by tiles. */
+static int groups_at_once(const struct linear_call *c)
 {
-    bool floats = false, others = false;
-    for (int i = 0; i < a->n_out; i++)
-        *(family_is_float(a->out[i].w.w->family) ? &floats : &others) = true;
-    return a->rows < MAX_TILE ? 1 : floats && others ? MANY_GROUPS : floats ? 3 : 2;
+    const struct linear_args *a = c->a;
+    bool floats = false, others = false, tiles = false;
+    for (int i = 0; i < a->n_out; i++) {
+        const struct weight *w = a->out[i].w.w;
+        tiles = tiles || takes_tiles(c, w);
+        *(family_is_float(w->family) && !takes_tiles(c, w) ? &floats : &others) = true;
+    }
+    return a->rows < MAX_TILE && !tiles ? 1 : floats && others ? MANY_GROUPS : floats ? 3 : 2;
 }
 
 /* Cuts the outputs into items of a few microseconds: long enough to claim, short enough that a thread which loses its
@@ -303,7 +314,7 @@ static int64_t cut(struct linear_call *c)
     int64_t groups = 0, wanted = 8 * pool_threads(c->d->pool) / c->bands;
     for (int i = 0; i < a->n_out; i++)
         groups += groups_of(&a->out[i]);
-    int wide = groups_at_once(a), most = ROW_BLOCK;
+    int wide = groups_at_once(c), most = ROW_BLOCK;
     while (most > FEWEST_ROWS && groups / wide * ((rows + most - 1) / most) < wanted)
         most /= 2; /* many threads */
     int block = rows < most ? rows : most, blocks = (rows + most - 1) / most;

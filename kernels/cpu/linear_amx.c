@@ -1,6 +1,6 @@
 #include "kernels/cpu/linear_amx.h"
 
-#if defined(__AMX_INT8__) || defined(CPU_INTRINSICS)
+#if (defined(__AMX_INT8__) && defined(__AMX_BF16__)) || defined(CPU_INTRINSICS)
 #include "kernels/cpu/vec_avx512.h"
 
 #include "kernels/cpu/panel_body.h"
@@ -23,7 +23,8 @@ struct dots {
 #define T_RIGHT_DOTS 4
 enum { N_TILES = 5 };
 
-static void configure(int part_cols)
+/* Rows of inputs, bytes of each, rows of weights: four columns, or two, are one. */
+static void configure(int rows, int in_bytes, int weight_rows)
 {
     struct {
         uint8_t palette, start, none[14];
@@ -31,8 +32,8 @@ static void configure(int part_cols)
         uint8_t rows[16];
     } c = {.palette = 1};
     for (int i = 0; i < N_TILES; i++) {
-        c.rows[i] = (uint8_t)(i == T_LEFT || i == T_RIGHT ? part_cols / 4 : AMX_TILE);
-        c.row_bytes[i] = (uint16_t)(i == T_INPUTS ? part_cols : 64);
+        c.rows[i] = (uint8_t)(i == T_LEFT || i == T_RIGHT ? weight_rows : rows);
+        c.row_bytes[i] = (uint16_t)(i == T_INPUTS ? in_bytes : 64);
     }
     __asm__ volatile("" : : "r"(&c) : "memory"); /* gcc 12 thinks that loadconfig reads 8 bytes */
     _tile_loadconfig(&c);
@@ -298,12 +299,164 @@ static void groups_by_tiles(const struct linear_job *j, int g, int G, int row0, 
     }
 }
 
+/* ---- pairs of bfloat16 */
+
+enum { BLOCK_PAIRS = BLOCK_COLS / 2, BLOCK_BYTES = BLOCK_PAIRS * 64, FEW_ROWS = 4 };
+
+/* Block b of a group's weights, of which `pairs` are there: in `whole`, if that is not all of it. */
+INLINE const uint8_t *pairs_at(const struct linear_job *j, int g, int b, int pairs, uint8_t *whole)
+{
+    const uint8_t *w = group_at(j, g) + (size_t)b * BLOCK_BYTES;
+    if (pairs >= BLOCK_PAIRS)
+        return w;
+    memset(whole, 0, BLOCK_BYTES);
+    memcpy(whole, w, (size_t)pairs * 64);
+    __asm__ volatile("" : : "r"(whole) : "memory"); /* nor what loadd reads */
+    return whole;
+}
+
+/* The sums of a leaf, [group] of [row][output]. x: the inputs of its first block. */
+INLINE void leaf_by_tiles(int G, const struct linear_job *j, struct place at, int leaf, const uint16_t *x, float *out)
+{
+    _Alignas(64) uint8_t whole[BLOCK_BYTES];
+    int b = 2 * leaf;
+    _tile_zero(T_LEFT_DOTS);
+    if (G > 1)
+        _tile_zero(T_RIGHT_DOTS);
+    for (int left = leaf_pairs(j, leaf); left > 0; left -= BLOCK_PAIRS, b++, x += j->in.tile * BLOCK_COLS) {
+        for (int i = 0; i < G * BLOCK_BYTES && at.at == 0; i += 64)
+            fetch_weights((int)j->in.tile,
+                          group_at(j, at.g + i / BLOCK_BYTES) + b * BLOCK_BYTES + i % BLOCK_BYTES + PREFETCH_AHEAD);
+        _tile_loadd(T_INPUTS, x, 64);
+        _tile_loadd(T_LEFT, pairs_at(j, at.g, b, left, whole), 64);
+        _tile_dpbf16ps(T_LEFT_DOTS, T_INPUTS, T_LEFT);
+        if (G > 1) {
+            _tile_loadd(T_RIGHT, pairs_at(j, at.g + 1, b, left, whole), 64);
+            _tile_dpbf16ps(T_RIGHT_DOTS, T_INPUTS, T_RIGHT);
+        }
+    }
+    _tile_stored(T_LEFT_DOTS, out, 64);
+    if (G > 1)
+        _tile_stored(T_RIGHT_DOTS, out + DOTS, 64);
+}
+
+/* The tree gets the leaves of a row tile, from whose first one n rows are there. */
+INLINE void pair_tile_sums(int G, const struct linear_job *j, struct place at, int n, struct linear_scratch *s)
+{
+    _Alignas(64) float sums[2][QUANT_WIDE * DOTS];
+    const struct tile t = {.G = G};
+    const size_t of_leaf = 2 * j->in.tile * BLOCK_COLS;
+    const uint16_t *x = half_row(j, at.row) + (size_t)(at.leaf0 - j->leaf0) * of_leaf;
+    prefetch_outputs(t, j, at, least(n - (int)j->in.tile, (int)j->in.tile));
+    for (int leaf = at.leaf0, next; leaf < at.leaf1; x += (size_t)(next - leaf) * of_leaf, leaf = next) {
+        next = least((leaf | 1) + 1, at.leaf1);
+        struct sum_step step = j->steps[next - 1 - j->leaf0];
+        bool two = next - leaf == 2;
+        step.add &= two ? ~1u : ~0u;
+        leaf_by_tiles(G, j, at, leaf, x, sums[0]);
+        if (two)
+            leaf_by_tiles(G, j, at, leaf + 1, x + of_leaf, sums[1]);
+        for (int g = 0; g < G; g++)
+            for (int row = 0; row < (int)j->in.tile; row += LANE_ROWS) {
+                const float *left = sums[0] + g * DOTS + row * GROUP_ROWS, *right = left + QUANT_WIDE * DOTS;
+                vf acc[LANE_ROWS];
+                UNROLL for (int r = 0; r < LANE_ROWS; r++)
+                {
+                    acc[r] = vf_load(left + r * GROUP_ROWS);
+                    acc[r] = two ? vf_add(acc[r], vf_load(right + r * GROUP_ROWS)) : acc[r];
+                }
+                half_done(j, at, (struct half){g, row, n - row}, step, acc, s);
+            }
+    }
+}
+
+/* acc = the sums of a leaf in the same order by lanes, which wait less for the weights where tiles are nearly empty. */
+INLINE void leaf_by_lanes(int R, const struct linear_job *j, const uint8_t *w, const uint16_t *x, int pairs, vf acc[])
+{
+    UNROLL for (int r = 0; r < R; r++) acc[r] = vf_set1(0);
+    for (; pairs > 0; pairs -= BLOCK_PAIRS, x += j->in.tile * BLOCK_COLS) {
+        vf even[FEW_ROWS], odd[FEW_ROWS];
+        UNROLL for (int r = 0; r < R; r++) even[r] = odd[r] = vf_set1(0);
+        for (int i = 0; i < least(pairs, BLOCK_PAIRS); i++, w += 64) {
+            vf first, second, x0, x1;
+            fetch_weights(R, w + PREFETCH_AHEAD);
+            vf_load_pairs(w, &first, &second);
+            UNROLL for (int r = 0; r < R; r++)
+            {
+                int32_t two;
+                memcpy(&two, x + BLOCK_COLS * r + 2 * i, sizeof two);
+                x0 = _mm512_castsi512_ps(_mm512_set1_epi32((int32_t)((uint32_t)two << 16)));
+                x1 = _mm512_castsi512_ps(_mm512_set1_epi32((int32_t)((uint32_t)two & 0xffff0000)));
+                even[r] = vf_fma(first, x0, even[r]);
+                odd[r] = vf_fma(second, x1, odd[r]);
+            }
+        }
+        UNROLL for (int r = 0; r < R; r++) acc[r] = vf_add(acc[r], vf_add(even[r], odd[r]));
+    }
+}
+
+INLINE void pairs_by_lanes(int R, const struct linear_job *j, int g, int row, struct linear_scratch *s)
+{
+    const struct tile t = {.R = R, .G = 1};
+    const struct place at = {.g = g, .row = row};
+    const uint16_t *x = half_row(j, row);
+    const uint8_t *w = group_at(j, g) + (size_t)(2 * j->leaf0) * BLOCK_BYTES;
+    for (int leaf = j->leaf0; leaf < j->leaf1; leaf++, w += 2 * BLOCK_BYTES, x += 2 * j->in.tile * BLOCK_COLS) {
+        vf acc[FEW_ROWS];
+        leaf_by_lanes(R, j, w, x, leaf_pairs(j, leaf), acc);
+        leaf_done(j, t, at, j->steps[leaf - j->leaf0], acc, s);
+    }
+}
+
+static void few_pairs(const struct linear_job *j, int g, int row, int n, struct linear_scratch *s)
+{
+    if (n == 1)
+        pairs_by_lanes(1, j, g, row, s);
+    else if (n == 2)
+        pairs_by_lanes(2, j, g, row, s);
+    else if (n == 3)
+        pairs_by_lanes(3, j, g, row, s);
+    else
+        pairs_by_lanes(4, j, g, row, s);
+}
+
+/* A window's leaves at once for one row tile, and else by spans, whose weights stay in the L1 cache. */
+INLINE void pairs_by_tiles(int G, const struct linear_job *j, int g, int row0, int n, struct linear_scratch *s)
+{
+    int tile = (int)j->in.tile;
+    for (int a = j->leaf0, b; a < j->leaf1; a = b) {
+        b = n > tile ? least((a / SPAN_LEAVES + 1) * SPAN_LEAVES, j->leaf1) : j->leaf1;
+        struct place p = {g, row0, 0, a, b, 0, 0};
+        for (int left = n; left > 0; left -= tile, p.row += tile, p.at += tile)
+            pair_tile_sums(G, j, p, left, s);
+    }
+}
+
+static void multiply_pairs(const struct linear_job *j, int g, int groups, int row0, int n, struct linear_scratch *s)
+{
+    if (n <= FEW_ROWS && (int)j->in.tile == n) {
+        for (; groups > 0; groups--, g++)
+            few_pairs(j, g, row0, n, s);
+        return;
+    }
+    configure((int)j->in.tile, 64, BLOCK_PAIRS);
+    for (; groups > 1; groups -= 2, g += 2)
+        pairs_by_tiles(2, j, g, row0, n, s);
+    for (; groups > 0; groups--, g++)
+        pairs_by_tiles(1, j, g, row0, n, s);
+}
+
 static void multiply(const struct linear_job *j, int g, int groups, int row0, int n, struct linear_scratch *s)
 {
-    configure(BLOCK_COLS / family_parts(j->w->family));
-    for (int took; groups > 0; groups -= took, g += took) {
-        took = least(groups, QUANT_WIDE);
-        groups_by_tiles(j, g, took, row0, n, s);
+    const int part_cols = BLOCK_COLS / family_parts(j->w->family);
+    if (j->w->family == FAM_PAIR) {
+        multiply_pairs(j, g, groups, row0, n, s);
+    } else {
+        configure(AMX_TILE, part_cols, part_cols / 4);
+        for (int took; groups > 0; groups -= took, g += took) {
+            took = least(groups, QUANT_WIDE);
+            groups_by_tiles(j, g, took, row0, n, s);
+        }
     }
     _tile_release(); /* a thread that has tiles costs more to switch from */
 }

@@ -17,11 +17,6 @@ INLINE int wide_from(bool floats, bool fast)
 }
 #endif
 
-/* Bytes: a core waits for memory less when it asks for more at once than it would by itself. Into the L2 cache: the L1
- * is small, and what lies in the L2 it fetches in time. All lines have to be asked for: what asks so far ahead keeps
- * the core from seeing by itself what comes. (Or, of each block, one: leads_itself.) */
-enum { PREFETCH_AHEAD = 8192, LONG_GROUP = 8192 };
-
 /* The dots of a block, or of the part's half. */
 INLINE void dots(struct tile t, int part, const struct block_at *b, const int8_t *q, vi dot[])
 {

@@ -3,15 +3,6 @@
 #ifndef CPU_LINEAR_FLOAT_BODY_H
 #define CPU_LINEAR_FLOAT_BODY_H
 
-/* Into the L2 cache, or of so few rows, which take no room beside them, into the L1. */
-INLINE void fetch_weights(int rows, const uint8_t *p)
-{
-    if (rows < 4)
-        prefetch(p);
-    else
-        prefetch_far(p);
-}
-
 INLINE vf float_weights(enum family f, const uint8_t *p)
 {
     return f == FAM_F32   ? vf_load((const float *)p)
@@ -51,18 +42,6 @@ INLINE void float_tile(struct tile t, const struct linear_job *j, struct place p
 }
 
 /* ---- pairs */
-
-/* Block 0 of a row's inputs. */
-INLINE const uint16_t *half_row(const struct linear_job *j, int row)
-{
-    return j->half + quant_at(j->blocks, j->in.tile, (size_t)row) * BLOCK_COLS;
-}
-
-INLINE int leaf_pairs(const struct linear_job *j, int leaf)
-{
-    int left = j->col1 - leaf * LEAF_COLS;
-    return left < LEAF_COLS ? (left + 1) / 2 : LEAF_COLS / 2;
-}
 
 /* A leaf of a row's inputs as f32. */
 INLINE void widen_inputs(const struct linear_job *j, const uint16_t *x, int leaf, float *wide)

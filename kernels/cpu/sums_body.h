@@ -1,7 +1,22 @@
-/* Where the sums of linear layers go: into the tree over leaves (kernels.h), and out. Part of a linear_*.c or
+/* What kernels of linear layers share: how far ahead they ask for weights, where inputs of halves lie, where sums go
+ * (into the tree over leaves, kernels.h, and out). Part of a linear_*.c or
  * kernels_*.c by linear_body.h or linear_amx.c, after the lanes (vec_*.h). */
 #ifndef CPU_SUMS_BODY_H
 #define CPU_SUMS_BODY_H
+
+/* Bytes: a core waits for memory less when it asks for more at once than it would by itself. Into the L2 cache: the L1
+ * is small, and what lies in the L2 it fetches in time. All lines have to be asked for: what asks so far ahead keeps
+ * the core from seeing by itself what comes. (Or, of each block, one: leads_itself.) */
+enum { PREFETCH_AHEAD = 8192, LONG_GROUP = 8192 };
+
+/* Into the L2 cache, or of so few rows, which take no room beside them, into the L1. */
+INLINE void fetch_weights(int rows, const uint8_t *p)
+{
+    if (rows < 4)
+        prefetch(p);
+    else
+        prefetch_far(p);
+}
 
 /* What a tile is, known when it is compiled: R rows of G groups. Its sums are [G][R]. */
 struct tile {
@@ -22,6 +37,18 @@ struct place {
 INLINE const uint8_t *group_at(const struct linear_job *j, int g)
 {
     return j->w->data + (size_t)g * j->w->group_bytes;
+}
+
+/* Block 0 of a row's inputs. */
+INLINE const uint16_t *half_row(const struct linear_job *j, int row)
+{
+    return j->half + quant_at(j->blocks, j->in.tile, (size_t)row) * BLOCK_COLS;
+}
+
+INLINE int leaf_pairs(const struct linear_job *j, int leaf)
+{
+    int left = j->col1 - leaf * LEAF_COLS;
+    return left < LEAF_COLS ? (left + 1) / 2 : LEAF_COLS / 2;
 }
 
 /* Where the nodes of a level wait for their right siblings. */

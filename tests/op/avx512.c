@@ -31,10 +31,11 @@ static bool can_run(void)
 /* PAIRS: this CPU's own products of pairs of bfloat16, which it may have and not use (isa_half_dots). */
 enum kind { PORTABLE, AVX512, AMX, PAIRS, N_KINDS };
 
-/* NULL: there is none here, or it is like one before. */
-static struct device *open_kind(enum kind k, bool fast, int rows)
+/* NULL: there is none here, or it is like one before. quantised: weights. */
+static struct device *open_kind(enum kind k, bool fast, bool quantised, int rows)
 {
-    if ((k == AMX && (!fast || rows < AMX_ROWS)) || (k == PAIRS && !(fast && __builtin_cpu_supports("avx512bf16"))))
+    if ((k == AMX && (!fast || !quantised || rows < AMX_ROWS)) ||
+        (k == PAIRS && !(fast && __builtin_cpu_supports("avx512bf16"))))
         return NULL;
     struct device *d = open_device(k == PAIRS ? "avx512" : "portable", 1);
     d->opts.fast = fast;
@@ -65,7 +66,7 @@ static void compare_linear(bool fast)
             float *x = random_floats(&r, (size_t)rows * COLS, 1.0f), *x2 = random_floats(&r, (size_t)rows * COLS, 1.0f);
             float *gain = random_floats(&r, COLS, 1.0f), *y[N_KINDS] = {NULL};
             for (int e = 0; e < N_KINDS; e++) {
-                struct device *d = open_kind((enum kind)e, fast, rows);
+                struct device *d = open_kind((enum kind)e, fast, dtype_get((enum dtype)t)->block > 1, rows);
                 if (!d)
                     continue;
                 struct weight *w = load(d, &src);
@@ -107,6 +108,92 @@ static void linear_twins(void **state)
     compare_linear(true);
 }
 
+/* As fast inputs and weights are. */
+static float half_of(float x)
+{
+    return fabsf(x) < SMALLEST_HALF ? 0 : bf16_to_f32(f32_to_bf16(x));
+}
+
+struct factors {
+    const float *w, *x; /* by absolute column */
+    int col1;
+};
+
+/* The sum of a leaf as tiles have it: kernels.h says in what order. */
+static float leaf_in_order(const struct factors *f, int leaf)
+{
+    float sum = 0;
+    for (int c = leaf * LEAF_COLS; c < (leaf + 1) * LEAF_COLS && c < f->col1; c += BLOCK_COLS) {
+        float of[2] = {0, 0};
+        for (int i = c; i < c + BLOCK_COLS && i < f->col1; i++)
+            of[i % 2] = fmaf(half_of(f->x[i]), half_of(f->w[i]), of[i % 2]);
+        sum += of[0] + of[1];
+    }
+    return sum;
+}
+
+static float leaves_in_order(const struct factors *f, int a, int b)
+{
+    if (b - a == 1)
+        return leaf_in_order(f, a);
+    int level = 31 - __builtin_clz((unsigned)(a ^ (b - 1))), middle = (b - 1) >> level << level;
+    return leaves_in_order(f, a, middle) + leaves_in_order(f, middle, b);
+}
+
+/* emulated: whatever this CPU has. */
+static void pairs_on(bool emulated, enum dtype t, int rows, int cols, int col0, struct rng *r)
+{
+    enum { OUT = 37 };
+    static const uint16_t odd[] = {0x0000, 0x8000, 0x0001, 0x2680, 0x2700, 0x7f00, 0xff80, 0x7fc0};
+    struct device *d = open_as(emulated ? "portable" : "amx", 1, true);
+    if (!d)
+        return;
+    if (emulated) {
+        d->kernels = emulated_avx512();
+        d->tiles = emulated_amx();
+    }
+    struct weight_src src = random_matrix(r, t, OUT, cols);
+    int n = cols - col0;
+    float *x = random_floats(r, (size_t)rows * (size_t)n, 1.0f), *y = calloc((size_t)rows * OUT, sizeof *y);
+    if (col0 == 0)
+        for (int i = 0; i < 9; i++)
+            x[rng_below(r, (uint64_t)(rows * n))] = bf16_to_f32(odd[rng_below(r, sizeof odd / sizeof *odd)]);
+    struct weight *w = load(d, &src);
+    struct linear_args a = {.x = act_of(x, n), .rows = rows, .n_out = 1};
+    a.out[0] = (struct linear_out){{w, 0, OUT, col0, n}, NULL, act_of(y, OUT)};
+    struct batch b;
+    begin_rows(d, rows, &b);
+    ops->linear(d, &a);
+    finish(d);
+    ops->weight_free(d, w);
+    ops->close(d);
+    float *wide = dequantised(&src);
+    for (int i = 0; i < rows * OUT; i++) {
+        struct factors f = {wide + (size_t)(i % OUT) * (size_t)cols, x + i / OUT * n - col0, cols};
+        float want = leaves_in_order(&f, col0 / LEAF_COLS, (cols + LEAF_COLS - 1) / LEAF_COLS);
+        if (isnan(want) ? !isnan(y[i]) : memcmp(&want, y + i, sizeof want) != 0)
+            fail_msg("%s, %d rows of %d: element %d is %a, not %a", dtype_get(t)->name, rows, n, i, (double)y[i],
+                     (double)want);
+    }
+    free(wide);
+    free(x);
+    free(y);
+    free((void *)src.data);
+}
+
+static void pairs_by_tiles_add_in_their_order(void **state)
+{
+    static const int rows_of[] = {1, 2, 3, 5, 8, 13, 16, 35}, cols_of[] = {576, 97, 200, 1536};
+    struct rng r;
+    (void)state;
+    if (!can_run())
+        skip();
+    rng_init(&r, 34);
+    for (int i = 0; i < 32; i++)
+        for (int emulated = 0; emulated < 2; emulated++)
+            pairs_on(emulated, i % 2 ? DT_F16 : DT_BF16, rows_of[i % 8], cols_of[i / 8], i % 5 ? 0 : LEAF_COLS, &r);
+}
+
 static void compare_attention(bool fast)
 {
     static const int dims[] = {64, 40, 128}, queries[] = {3, 1, 9, 5, 3};
@@ -122,7 +209,7 @@ static void compare_attention(bool fast)
               *v = random_floats(&r, (size_t)(LENGTH * dim), 1.0f);
         float *out[N_KINDS] = {NULL};
         for (int e = 0; e < N_KINDS; e++) {
-            struct device *d = open_kind((enum kind)e, fast, 0);
+            struct device *d = open_kind((enum kind)e, fast, false, 0);
             if (!d)
                 continue;
             int32_t blocks[BLOCKS], zeros[LENGTH] = {0};
@@ -238,6 +325,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_twins),
+        cmocka_unit_test(pairs_by_tiles_add_in_their_order),
         cmocka_unit_test(attention_twins),
         cmocka_unit_test(row_twins),
     };

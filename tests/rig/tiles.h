@@ -3,12 +3,14 @@
 #ifndef RIG_TILES_H
 #define RIG_TILES_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "engine/base/check.h"
+#include "kernels/dtype.h"
 
 #undef _tile_loadconfig /* of a compiler, whose macros these may be */
 #undef _tile_release
@@ -16,12 +18,14 @@
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbssd
+#undef _tile_dpbf16ps
 #define _tile_loadconfig(from) tile_loadconfig(from)
 #define _tile_release() tile_release()
 #define _tile_zero(t) tile_zero(t)
 #define _tile_loadd(t, from, stride) tile_loadd(t, from, stride)
 #define _tile_stored(t, to, stride) tile_stored(t, to, stride)
 #define _tile_dpbssd(sums, a, b) tile_dpbssd(sums, a, b)
+#define _tile_dpbf16ps(sums, a, b) tile_dpbf16ps(sums, a, b)
 
 static struct tile_file {
     bool configured;
@@ -82,6 +86,26 @@ static inline void tile_dpbssd(int sums, int a, int b)
             memcpy(&sum, tile_file.of[sums][m] + 4 * n, sizeof sum);
             for (int k = 0; k < tile_file.bytes[a]; k++)
                 sum += (int8_t)tile_file.of[a][m][k] * (int8_t)tile_file.of[b][k / 4][4 * n + k % 4];
+            memcpy(tile_file.of[sums][m] + 4 * n, &sum, sizeof sum);
+        }
+}
+
+/* sums[m][n] += a[m] * b[.][n], of pairs of bfloat16: the even ones' products and the odd ones' by themselves. */
+static inline void tile_dpbf16ps(int sums, int a, int b)
+{
+    ASSERT(tile_file.rows[a] == tile_file.rows[sums] && tile_file.bytes[a] == 4 * tile_file.rows[b] &&
+           tile_file.bytes[b] == tile_file.bytes[sums]);
+    for (int m = 0; m < tile_file.rows[sums]; m++)
+        for (int n = 0; n < tile_file.bytes[sums] / 4; n++) {
+            float sum, of[2] = {0, 0};
+            for (int k = 0; k < tile_file.bytes[a] / 2; k++) {
+                uint16_t x, w;
+                memcpy(&x, tile_file.of[a][m] + 2 * k, sizeof x);
+                memcpy(&w, tile_file.of[b][k / 2] + 4 * n + 2 * (k % 2), sizeof w);
+                of[k % 2] = fmaf(bf16_to_f32(x), bf16_to_f32(w), of[k % 2]);
+            }
+            memcpy(&sum, tile_file.of[sums][m] + 4 * n, sizeof sum);
+            sum += of[0] + of[1];
             memcpy(tile_file.of[sums][m] + 4 * n, &sum, sizeof sum);
         }
 }
