@@ -233,8 +233,7 @@ static const struct opt_row rows[] = {
      "further ranks that may form a group, besides aligned powers of two and the whole node: 0-2 or 1,2; may be given "
      "several times"},
     {"isa", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(isa), "SET", "auto", 0, 0,
-     "auto|portable|avx2|avx512|amx|neon|dotprod|i8mm",
-     "instruction set (the results are the same, but amx's of 16-bit weights and fast inputs)"},
+     "auto|portable|avx2|avx512|amx|neon|dotprod|i8mm", "instruction set (same results, but 16-bit weights on amx)"},
     {"cpu-precision", NULL, 0, OPT_CHOICE, GROUP_MACHINE, BOTH, AT(cpu_precision), "HOW", NULL, 0, 0, "high|fast",
      "what products round their inputs to: fast (the default), in less time: eight bits with quantised weights, "
      "bfloat16 with F16 and BF16 ones, and in attention; high: sixteen bits, and nothing (docs/numbers.md says what "
