@@ -51,7 +51,9 @@ static void loop_item(void *ctx, int item, int thread)
 
 static probe_loop *loop_of(const struct probe *p, enum probe_kind what)
 {
-    if (strcmp(p->isa, "avx512") == 0 || strcmp(p->isa, "amx") == 0)
+    if (strcmp(p->isa, "amx") == 0)
+        return probe_amx(what) ? probe_amx(what) : probe_avx512(what);
+    if (strcmp(p->isa, "avx512") == 0)
         return probe_avx512(what);
     return strcmp(p->isa, "avx2") == 0 ? probe_avx2(what) : NULL;
 }

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/pool.h"
 
-enum probe_kind { PROBE_READ, PROBE_INT8, PROBE_F32, PROBE_PAIRS }; /* pairs: for CPUs with AVX512-BF16 alone */
+enum probe_kind { PROBE_READ, PROBE_INT8, PROBE_F32, PROBE_PAIRS }; /* pairs: for CPUs with AVX512-BF16 or AMX */
 
 struct probe;
 
@@ -22,5 +22,6 @@ double probe_rate(struct probe *p, enum probe_kind what);
 typedef double probe_loop(void);
 probe_loop *probe_avx2(enum probe_kind what);
 probe_loop *probe_avx512(enum probe_kind what);
+probe_loop *probe_amx(enum probe_kind what); /* of bytes and pairs */
 
 #endif

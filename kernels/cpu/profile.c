@@ -317,14 +317,15 @@ static void watched_probe(struct device *d)
 {
     struct profile_peaks peaks = d->watch->sum.peaks; /* written here alone */
     int mib = PROBE_MIB_A_THREAD * pool_threads(d->pool);
+    const char *isa = d->opts.fast ? d->facts.isa : d->kernels->isa; /* tiles are for fast inputs */
     struct probe *p;
     mib = mib < PROBE_LEAST_MIB ? PROBE_LEAST_MIB : mib > PROBE_MOST_MIB ? PROBE_MOST_MIB : mib;
-    if (probe_open(&p, d->pool, d->facts.isa, mib, NULL))
+    if (probe_open(&p, d->pool, isa, mib, NULL))
         return; /* shares of what nobody knows are not shown */
     probe_one(p, PROBE_READ, &peaks.bytes);
     probe_one(p, PROBE_INT8, &peaks.int8_ops);
     probe_one(p, PROBE_F32, &peaks.float_ops);
-    if (d->opts.fast && d->half_dots == DOTS_EVERYWHERE)
+    if (d->opts.fast && (d->tiles || d->half_dots == DOTS_EVERYWHERE))
         probe_one(p, PROBE_PAIRS, &peaks.float_ops);
     probe_close(p);
     monitor_lock(d->watch->lock);
