@@ -148,13 +148,14 @@ INLINE int least(int a, int b)
 /* Half of a row tile, from `row` on, and a group. Of its rows n are there; which may be less than none. */
 struct half {
     int g, row, n;
+    int inner; /* levels of nodes that last for one row tile and span only */
 };
 
 INLINE struct nodes half_nodes(struct linear_scratch *s, struct place at, struct half h, int level)
 {
-    if (level < INNER_LEVELS)
+    if (level < h.inner)
         return (struct nodes){s->inner[level][2 * h.g + (h.row > 0)][0], 0, GROUP_ROWS};
-    return (struct nodes){s->outer[level - INNER_LEVELS][h.g][at.at + h.row], 0, GROUP_ROWS};
+    return (struct nodes){s->outer[level - h.inner][h.g][at.at + h.row], 0, GROUP_ROWS};
 }
 
 /* As leaf_done. */
@@ -206,7 +207,7 @@ INLINE void tile_sums(struct tile t, const struct linear_job *j, struct place at
             for (int row = 0; row < AMX_TILE; row += LANE_ROWS) {
                 vf acc[LANE_ROWS];
                 leaves_sums(t, lanes_at(t, &p, b, &dots, g, row), end - b, acc);
-                half_done(j, at, (struct half){g, row, n - row}, step, acc, s);
+                half_done(j, at, (struct half){g, row, n - row, INNER_LEVELS}, step, acc, s);
             }
         }
     }
@@ -303,6 +304,10 @@ static void groups_by_tiles(const struct linear_job *j, int g, int G, int row0, 
 
 enum { BLOCK_PAIRS = BLOCK_COLS / 2, BLOCK_BYTES = BLOCK_PAIRS * 64, FEW_ROWS = 4 };
 
+/* Leaves whose weights stay in the L1 cache while row after row passes, and what of their tree does not outlast them.
+ */
+enum { PAIR_LEAVES = 4, PAIR_LEVELS = 2 };
+
 /* Block b of a group's weights, of which `pairs` are there: in `whole`, if that is not all of it. */
 INLINE const uint8_t *pairs_at(const struct linear_job *j, int g, int b, int pairs, uint8_t *whole)
 {
@@ -318,7 +323,7 @@ INLINE const uint8_t *pairs_at(const struct linear_job *j, int g, int b, int pai
 /* The sums of a leaf, [group] of [row][output]. x: the inputs of its first block. */
 INLINE void leaf_by_tiles(int G, const struct linear_job *j, struct place at, int leaf, const uint16_t *x, float *out)
 {
-    _Alignas(64) uint8_t whole[BLOCK_BYTES];
+    _Alignas(64) uint8_t whole[2][BLOCK_BYTES];
     int b = 2 * leaf;
     _tile_zero(T_LEFT_DOTS);
     if (G > 1)
@@ -327,11 +332,13 @@ INLINE void leaf_by_tiles(int G, const struct linear_job *j, struct place at, in
         for (int i = 0; i < G * BLOCK_BYTES && at.at == 0; i += 64)
             fetch_weights((int)j->in.tile,
                           group_at(j, at.g + i / BLOCK_BYTES) + b * BLOCK_BYTES + i % BLOCK_BYTES + PREFETCH_AHEAD);
+        for (size_t i = 0; i < j->in.tile && at.tile + 1 < at.tiles; i++) /* of the next row tile */
+            prefetch((const uint8_t *)(x + (j->blocks * j->in.tile + i) * BLOCK_COLS));
         _tile_loadd(T_INPUTS, x, 64);
-        _tile_loadd(T_LEFT, pairs_at(j, at.g, b, left, whole), 64);
+        _tile_loadd(T_LEFT, pairs_at(j, at.g, b, left, whole[0]), 64);
         _tile_dpbf16ps(T_LEFT_DOTS, T_INPUTS, T_LEFT);
         if (G > 1) {
-            _tile_loadd(T_RIGHT, pairs_at(j, at.g + 1, b, left, whole), 64);
+            _tile_loadd(T_RIGHT, pairs_at(j, at.g + 1, b, left, whole[1]), 64);
             _tile_dpbf16ps(T_RIGHT_DOTS, T_INPUTS, T_RIGHT);
         }
     }
@@ -365,7 +372,7 @@ INLINE void pair_tile_sums(int G, const struct linear_job *j, struct place at, i
                     acc[r] = vf_load(left + r * GROUP_ROWS);
                     acc[r] = two ? vf_add(acc[r], vf_load(right + r * GROUP_ROWS)) : acc[r];
                 }
-                half_done(j, at, (struct half){g, row, n - row}, step, acc, s);
+                half_done(j, at, (struct half){g, row, n - row, PAIR_LEVELS}, step, acc, s);
             }
     }
 }
@@ -425,9 +432,9 @@ INLINE void pairs_by_tiles(int G, const struct linear_job *j, int g, int row0, i
 {
     int tile = (int)j->in.tile;
     for (int a = j->leaf0, b; a < j->leaf1; a = b) {
-        b = n > tile ? least((a / SPAN_LEAVES + 1) * SPAN_LEAVES, j->leaf1) : j->leaf1;
-        struct place p = {g, row0, 0, a, b, 0, 0};
-        for (int left = n; left > 0; left -= tile, p.row += tile, p.at += tile)
+        b = n > tile ? least((a / PAIR_LEAVES + 1) * PAIR_LEAVES, j->leaf1) : j->leaf1;
+        struct place p = {g, row0, 0, a, b, .tiles = (n + tile - 1) / tile};
+        for (int left = n; left > 0; left -= tile, p.row += tile, p.at += tile, p.tile++)
             pair_tile_sums(G, j, p, left, s);
     }
 }
