@@ -279,7 +279,8 @@ class Round:
 
     def serve(self, k):
         rng = random.Random(f"{self.seed} {k}")  # how long the one before took has no part in what this one is
-        server = Server([*self.flags, *drawn.flags(rng, self.shape, self.folder), "--admin-listen", "127.0.0.1:0"])
+        flags = drawn.of_any_isa(self.flags, drawn.flags(rng, self.shape, self.folder))
+        server = Server([*self.flags, *flags, "--admin-listen", "127.0.0.1:0"])
         say(" ".join(server.flags))
         try:
             if server.port:
