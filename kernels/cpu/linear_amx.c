@@ -226,7 +226,10 @@ INLINE void fill(enum family f, const struct linear_job *j, struct place p, int 
             UNROLL for (int c = 0; c < 8; c++)
             {
                 __m512i x = chunk(family_bits(f), false, at.w, c);
-                x = shift ? _mm512_sub_epi8(x, _mm512_set1_epi8((char)(1 << shift))) : x;
+                if (shift == S8_SHIFT) /* the same, where it would not fit */
+                    x = _mm512_xor_si512(x, _mm512_set1_epi8((char)0x80));
+                else if (shift)
+                    x = _mm512_sub_epi8(x, _mm512_set1_epi8((char)(1 << shift)));
                 _mm512_storeu_si512(s->panel + (size_t)to * PANEL_BLOCK + 64 * c, x);
             }
             panel_scales(t, &at, to, s);
