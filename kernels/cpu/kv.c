@@ -127,15 +127,12 @@ static void write_item(void *ctx, int item, int thread)
     uint8_t *before = NULL;
     (void)thread;
     end = end < c->d->batch->n_rows ? end : c->d->batch->n_rows;
-    struct slot next = slot_of(c, first);
     for (int r = first; r < end; r++) {
-        struct slot here = next;
-        if (here.block != before)
-            fetch_slot(c, here);
-        before = here.block;
-        if (r + 1 < end)
-            next = slot_of(c, r + 1);
-        write_row(c, r, here);
+        struct slot s = slot_of(c, r);
+        if (s.block != before)
+            fetch_slot(c, s);
+        before = s.block;
+        write_row(c, r, s);
     }
 }
 

@@ -341,7 +341,8 @@ INLINE void quant_group(struct tile t, panel_fn *panel_rows, const struct linear
     int most = quant_rows_at_once(t.fast, t.G);
     if (n <= rows_in_place(t)) {
         int tile = quant_rows_at_once(t.fast, 1);
-        p.tiles = n > tile && j->w->group_bytes <= LARGEST_AHEAD ? n / tile : 0;
+        bool all = j->col0 == 0 && j->col1 == j->w->cols;
+        p.tiles = n > tile && all && j->w->group_bytes <= LARGEST_AHEAD ? n / tile : 0;
         for (int took; n > 0; n -= took, p.row += took, p.tile++)
             took = quant_rows_in_place(t, j, p, n, s);
         return;
