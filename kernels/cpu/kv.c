@@ -124,12 +124,12 @@ static void write_item(void *ctx, int item, int thread)
 {
     const struct kv_call *c = ctx;
     int first = item * c->rows_of_item, end = first + c->rows_of_item;
-    uint8_t *before = NULL;
+    const uint8_t *before = slot_of(c, first).block;
     (void)thread;
     end = end < c->d->batch->n_rows ? end : c->d->batch->n_rows;
     for (int r = first; r < end; r++) {
         struct slot s = slot_of(c, r);
-        if (s.block != before)
+        if (r == first || s.block != before)
             fetch_slot(c, s);
         before = s.block;
         write_row(c, r, s);
