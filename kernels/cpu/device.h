@@ -24,7 +24,7 @@ struct scratch {
 
 struct device {
     const struct cpu_kernels *kernels;
-    linear_fn *tiles; /* or NULL: of the linear layers those of many rows, quantised weights and fast inputs */
+    linear_fn *tiles; /* or NULL: for linear layers of pairs, and of quantised weights and AMX_ROWS fast inputs */
     enum half_dots half_dots;
     struct pool *pool;
     struct slab *weights; /* where they lie */

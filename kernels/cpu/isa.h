@@ -16,7 +16,7 @@ struct isa {
     bool (*here)(void);
     const struct cpu_kernels *(*kernels)(void); /* NULL where the program was not built for CPUs of this family */
     const struct encode_kernels *(*encode)(void);
-    linear_fn *(*tiles)(void); /* or NULL: linear layers by tiles (linear_amx.h), where there are rows enough */
+    linear_fn *(*tiles)(void); /* or NULL: of linear layers those that go by tiles (linear_amx.h) */
 };
 
 /* The one of this name; the best one for "auto" and NULL. E_INPUT for no such name, E_UNSUPPORTED where this CPU lacks

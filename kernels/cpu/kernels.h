@@ -129,6 +129,7 @@ static inline void qinput_next(struct qinput *in, bool fast)
 struct linear_scratch {
     uint64_t prepared; /* the last call for which it has prepared inputs of its own */
     _Alignas(64) float inner[INNER_LEVELS][MAX_INNER][MAX_TILE][GROUP_ROWS];
+    /* One level more: pairs by tiles keep only two in `inner`. */
     float outer[MAX_LEVELS - INNER_LEVELS + 1][MAX_WIDE][ROW_BLOCK][GROUP_ROWS]; /* a level's lie close together */
     uint8_t panel[SPAN_LEAVES * 2 * 512 * MAX_WIDE];                             /* [block][group], unpacked */
     float scale[SPAN_LEAVES * 2 * 2 * MAX_WIDE * GROUP_ROWS];                    /* [block][2][group][16] */

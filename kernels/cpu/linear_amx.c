@@ -181,7 +181,7 @@ INLINE void prefetch_outputs(struct tile t, const struct linear_job *j, struct p
 {
     if (at.leaf1 != j->leaf1)
         return;
-    const float *y = j->y + (size_t)(at.row + AMX_TILE) * j->ldy + (at.g - j->group0) * GROUP_ROWS;
+    const float *y = j->y + ((size_t)at.row + j->in.tile) * j->ldy + (at.g - j->group0) * GROUP_ROWS;
     for (int r = 0; r < n; r++, y += j->ldy)
         for (int g = 0; g < t.G; g++)
             __builtin_prefetch(y + g * GROUP_ROWS, 1);

@@ -53,6 +53,17 @@ static void assert_same(const float *a, const float *b, size_t n, const char *wh
             fail_msg("%s: element %zu is %a, not %a", what, i, (double)b[i], (double)a[i]);
 }
 
+/* Frees the weights, too. */
+static void multiply_and_close(struct device *d, const struct linear_args *a, struct weight *w)
+{
+    struct batch b;
+    begin_rows(d, a->rows, &b);
+    ops->linear(d, a);
+    finish(d);
+    ops->weight_free(d, w);
+    ops->close(d);
+}
+
 static void compare_linear(bool fast)
 {
     static const int row_counts[] = {1, 2, 3, 4, 5, 8, 15, 66};
@@ -79,12 +90,7 @@ static void compare_linear(bool fast)
                                         .rows = rows,
                                         .n_out = 1};
                 a.out[0] = (struct linear_out){{w, 0, OUT, col0, cols}, NULL, act_of(y[e], OUT)};
-                struct batch b;
-                begin_rows(d, rows, &b);
-                ops->linear(d, &a);
-                finish(d);
-                ops->weight_free(d, w);
-                ops->close(d);
+                multiply_and_close(d, &a, w);
             }
             for (int e = 1; e < N_KINDS; e++) {
                 if (y[e])
@@ -161,12 +167,7 @@ static void pairs_on(bool emulated, enum dtype t, int rows, int cols, int col0, 
     struct weight *w = load(d, &src);
     struct linear_args a = {.x = act_of(x, n), .rows = rows, .n_out = 1};
     a.out[0] = (struct linear_out){{w, 0, OUT, col0, n}, NULL, act_of(y, OUT)};
-    struct batch b;
-    begin_rows(d, rows, &b);
-    ops->linear(d, &a);
-    finish(d);
-    ops->weight_free(d, w);
-    ops->close(d);
+    multiply_and_close(d, &a, w);
     float *wide = dequantised(&src);
     for (int i = 0; i < rows * OUT; i++) {
         struct factors f = {wide + (size_t)(i % OUT) * (size_t)cols, x + i / OUT * n - col0, cols};
