@@ -79,6 +79,19 @@ static struct inputs inputs_of(const struct linear_call *c, int thread)
     return in;
 }
 
+/* What lanes multiply of the rows that the last tile lacks: whatever lies there may be numbers so small that a product
+ * with them takes a hundred cycles. */
+static void clear_absent(const struct linear_call *c, struct qinput first)
+{
+    for (size_t r = (size_t)c->a->rows; r % first.tile; r++) {
+        struct qinput in = qinput_at(&first, c->blocks, r, 0, true);
+        for (size_t b = 0; b < c->blocks; b++, qinput_next(&in, true)) {
+            in.meta[0].f = in.meta[in.tile].f = in.meta[2 * in.tile].f = 0;
+            in.half[0] = in.half[in.tile] = 0;
+        }
+    }
+}
+
 static void prepare_rows(const struct linear_call *c, int first, int end, int thread)
 {
     const struct linear_args *a = c->a;
@@ -98,6 +111,8 @@ static void prepare_rows(const struct linear_call *c, int first, int end, int th
         if (in.in.q)
             c->d->kernels->quantise_row(x, c->cols, qinput_at(&in.in, c->blocks, (size_t)r, 0, fast), fast);
     }
+    if (c->by_tiles && in.in.q && end == a->rows)
+        clear_absent(c, in.in);
 }
 
 static int tiles_of(const struct linear_call *c)

@@ -358,6 +358,8 @@ INLINE void pair_tile_sums(int G, const struct linear_job *j, struct place at, i
     const size_t of_leaf = 2 * j->in.tile * BLOCK_COLS;
     const uint16_t *x = half_row(j, at.row) + (size_t)(at.leaf0 - j->leaf0) * of_leaf;
     prefetch_outputs(t, j, at, least(n - (int)j->in.tile, (int)j->in.tile));
+    if (j->in.tile % LANE_ROWS) /* lanes add what no tile stores, too: not numbers that take long */
+        memset(sums, 0, sizeof sums);
     for (int leaf = at.leaf0, next; leaf < at.leaf1; x += (size_t)(next - leaf) * of_leaf, leaf = next) {
         next = least((leaf | 1) + 1, at.leaf1);
         struct sum_step step = j->steps[next - 1 - j->leaf0];
