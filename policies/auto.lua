@@ -280,10 +280,9 @@ local function arrange(view, act, p)
     output = ended > 0 and math.max(answer, 1) or nil, most = p.budget,
     prompt = came > 0 and prompt or nil, ahead = p.ahead,
     tpot = p.tpot > 0 and p.tpot or nil,
+    settles = true, -- what a wide group brings answers it also brings them when the prompts are done
   }
-  local _, _, wide, narrow = view.forecast(nil, nil, how)
-  how.settles = true -- what a wide group brings answers it also brings them when the prompts are done
-  local ms, queue_ms = view.forecast(nil, nil, how)
+  local ms, queue_ms, wide, narrow = view.forecast(nil, nil, how)
   local best, best_ms, size, least = nil, ms or math.huge, 0, math.huge
   for _, group in ipairs(view.groups) do size, least = math.max(size, group.size), math.min(least, group.size) end
   steps = ms and { [least] = narrow, [size] = wide } or {}
@@ -393,7 +392,7 @@ return {
     },
     budget = { default = 8192, min = 1, type = "integer", unit = "tokens/step", doc = "tokens per step" },
     tpot = {
-      default = 15, min = 0, max = 1e6, type = "integer", unit = "ratio",
+      default = 50, min = 0, max = 1e6, type = "integer", unit = "ratio",
       doc = "how often the time per token of each answer counts besides, so that short ones weigh more; 0: not at all",
     },
     overtake = {

@@ -1,13 +1,16 @@
 #include "engine/world/forecast.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Distinct sizes of groups of MAX_RANKS ranks together: 1 + 2 + ... + 11 is more. */
 enum { STEP_SIZES = 8, LEAST_STEP = 64, MOST_KINDS = 11 };
 
-/* Groups of one size: what their steps take. All of them run their share of the answers. */
+/* Groups of one size: what their steps take. Those that hold a request of the mean length run their share of the
+ * answers. */
 struct kind {
     int size, n_sizes;
+    double room;              /* tokens of KV that one group holds */
     int rows[STEP_SIZES + 1]; /* of a step: answers alone at [0], then larger and larger */
     double ns[STEP_SIZES + 1];
     double n;                   /* groups */
@@ -39,9 +42,8 @@ struct forecaster {
     const struct world *w;
     const struct forecast_ask *ask;
     struct load load;
-    int ranks;
-    double settled_ns; /* a step of all answers in groups of the best size; 0: they stay as they are */
-    double rate;       /* of arrivals, per ns */
+    int ranks, able; /* of all groups; of those that hold a request of the mean length, or of all where none does */
+    double rate;     /* of arrivals, per ns */
     struct kind kinds[MOST_KINDS];
     struct lane lanes[MAX_RANKS];
     int n_kinds;
@@ -110,37 +112,57 @@ static double step_ns(const struct forecaster *f, int size, double answers, doub
     return best;
 }
 
-/* A step of all answers, when the prompts are done. -1: no layout runs. */
-static double answers_ns(const struct forecaster *f, int size)
+static double room_of(const struct forecaster *f, int size)
 {
-    double share = (double)size / f->ranks, all = (f->load.running + f->load.waiting) * share;
-    all = least(all, side_seats(f->w, f->ask->side) * share);
-    return step_ns(f, size, all > 1 ? all : 1, 0);
+    return (double)f->w->kv.n_blocks * f->w->shape.tokens_per_block[size];
 }
 
-/* In groups of the size for which it takes least, of those that all ranks can be divided into. */
-static void settle(struct forecaster *f)
+static double mean_tokens(const struct load *l)
 {
-    for (int size = 1; size <= f->ranks; size++) {
-        double ns = f->ranks % size || !f->w->shape.tokens_per_block[size] ? -1 : answers_ns(f, size);
-        if (ns > 0 && (f->settled_ns <= 0 || ns < f->settled_ns))
-            f->settled_ns = ns;
-    }
+    double n = l->running + l->waiting;
+    return n > 0 ? l->tokens / n : 1;
+}
+
+static bool holds_mean(const struct forecaster *f, int size)
+{
+    return room_of(f, size) >= mean_tokens(&f->load);
+}
+
+/* Of the answers, what one group runs. */
+static double share_of(const struct forecaster *f, int size)
+{
+    return f->able == f->ranks || holds_mean(f, size) ? (double)size / f->able : 0;
+}
+
+/* Requests of the mean length that a group of this size can run at once: at least one. */
+static double seats_of(const struct forecaster *f, int size)
+{
+    double own = side_seats(f->w, f->ask->side) * (double)size / f->ranks;
+    double held = floor(room_of(f, size) / mean_tokens(&f->load)), seats = least(own, held);
+    return seats > 1 ? seats : 1;
+}
+
+/* A step of this share of all answers, when the prompts are done. -1: no layout runs. */
+static double answers_ns(const struct forecaster *f, int size, double share)
+{
+    double all = least((f->load.running + f->load.waiting) * share, seats_of(f, size));
+    return step_ns(f, size, all > 1 ? all : 1, 0);
 }
 
 /* Step sizes from twice the answers on up to the limit, or to all that waits. */
 static bool price_kind(struct forecaster *f, struct kind *k)
 {
-    double share = (double)k->size / f->ranks;
+    double share = share_of(f, k->size);
+    k->room = room_of(f, k->size);
     k->answers = f->load.running * share;
-    int least_rows = (int)k->answers + 2, floor = (int)k->answers + LEAST_STEP; /* room for a prompt beside them */
+    int least_rows = (int)k->answers + 2, first = (int)k->answers + LEAST_STEP; /* room for a prompt beside them */
     int most = f->ask->most > least_rows ? f->ask->most : least_rows;
     double useful = k->answers + f->load.prompts + f->ask->prompt;
     k->rows[0] = k->answers > 1 ? (int)k->answers : 1;
     k->ns[0] = step_ns(f, k->size, k->rows[0], 0);
     if (k->ns[0] < 0)
         return false;
-    for (int rows = floor < most ? floor : most; k->n_sizes < STEP_SIZES; rows *= 2) {
+    for (int rows = first < most ? first : most; k->n_sizes < STEP_SIZES; rows *= 2) {
         int n = rows < most ? rows : most;
         if (n > k->rows[k->n_sizes]) {
             k->n_sizes++;
@@ -150,9 +172,7 @@ static bool price_kind(struct forecaster *f, struct kind *k)
         if (n >= most || n >= useful)
             break;
     }
-    k->after_ns = answers_ns(f, k->size);
-    if (f->settled_ns > 0)
-        k->after_ns = least(k->after_ns, f->settled_ns);
+    k->after_ns = answers_ns(f, k->size, share);
     return true;
 }
 
@@ -189,6 +209,31 @@ static double busy(const struct forecaster *f, const struct kind *k, int i)
     return k->rate * f->ask->prompt / speed(k, i);
 }
 
+/* A step of all answers in groups of the size for which it takes least, of those that all ranks can be divided into. */
+static double settled_ns(const struct forecaster *f)
+{
+    double best = 0;
+    for (int size = 1; size <= f->ranks; size++) {
+        bool may = f->ranks % size == 0 && f->w->shape.tokens_per_block[size] && holds_mean(f, size);
+        double ns = may ? answers_ns(f, size, (double)size / f->ranks) : -1;
+        if (ns > 0 && (best <= 0 || ns < best))
+            best = ns;
+    }
+    return best;
+}
+
+/* Where prompts are there for most of the time, the groups that are there now have no quiet in which to change. */
+static void settle(struct forecaster *f)
+{
+    double ns = settled_ns(f);
+    for (int i = 0; i < f->n_kinds; i++) {
+        struct kind *k = &f->kinds[i];
+        bool stays = !f->ask->moves && busy(f, k, k->n_sizes) >= 0.5;
+        if (ns > 0 && !stays)
+            k->after_ns = least(k->after_ns, ns);
+    }
+}
+
 /* Until a group with so many prompt tokens has none, those that come meanwhile counted. */
 static double until_ns(const struct forecaster *f, const struct kind *k, int i, double tokens)
 {
@@ -221,46 +266,52 @@ static void add_arrivals(const struct forecaster *f, struct kind *k)
     }
 }
 
+/* Those that come go to the groups that hold such a prompt, to each as much as it computes. */
+static void spread_arrivals(struct forecaster *f)
+{
+    double all = 0;
+    for (int i = 0; i < f->n_kinds; i++)
+        all += f->kinds[i].room >= f->ask->prompt ? f->kinds[i].n * speed(&f->kinds[i], f->kinds[i].n_sizes) : 0;
+    for (int i = 0; i < f->n_kinds && all > 0; i++)
+        if (f->kinds[i].room >= f->ask->prompt)
+            f->kinds[i].rate = f->rate * speed(&f->kinds[i], f->kinds[i].n_sizes) / all;
+}
+
 static const char *open_lanes(struct forecaster *f)
 {
-    const struct world *w = f->w;
-    double n = f->load.running + f->load.waiting, mean = n ? f->load.tokens / n : 1;
-    double roomiest = 0, all = 0;
-    for (int i = 0; i < f->ask->n; i++)
+    double roomiest = 0;
+    for (int i = 0; i < f->ask->n; i++) {
         f->ranks += f->ask->sizes[i];
-    if (f->ask->settles && f->load.waiting > 0)
-        settle(f);
+        f->able += holds_mean(f, f->ask->sizes[i]) ? f->ask->sizes[i] : 0;
+    }
+    f->able = f->able ? f->able : f->ranks;
     for (int i = 0; i < f->ask->n; i++) {
         struct lane *l = &f->lanes[i];
         int size = f->ask->sizes[i];
         l->kind = kind_of(f, size);
         if (!l->kind)
             return "no layout runs on so many ranks";
-        double room = (double)w->kv.n_blocks * w->shape.tokens_per_block[size];
-        double share = side_seats(w, f->ask->side) * (double)size / f->ranks;
-        l->seats = least(share, room / mean);
-        l->seats = l->seats > 1 ? l->seats : 1;
+        l->seats = seats_of(f, size);
         l->answers = l->kind->answers;
         l->kind->n++;
-        roomiest = room > roomiest ? room : roomiest;
+        roomiest = l->kind->room > roomiest ? l->kind->room : roomiest;
     }
-    for (int i = 0; i < f->n_kinds; i++)
-        all += f->kinds[i].n * speed(&f->kinds[i], f->kinds[i].n_sizes);
-    for (int i = 0; i < f->n_kinds; i++)
-        f->kinds[i].rate = f->rate * speed(&f->kinds[i], f->kinds[i].n_sizes) / all;
+    spread_arrivals(f);
+    if (f->ask->settles && f->load.waiting > 0)
+        settle(f);
     return f->load.longest > roomiest ? "no group holds the longest request" : NULL;
 }
 
-/* Which group is done first with these prompt tokens more. */
-static struct lane *deal(struct forecaster *f, double tokens)
+/* Of the groups that hold the request, the one that is done first with its prompt. */
+static struct lane *deal(struct forecaster *f, const struct request *r)
 {
     struct lane *best = NULL;
-    double soonest = 0;
+    double soonest = 0, tokens = request_remaining(r);
     for (int i = 0; i < f->ask->n; i++) {
         struct lane *l = &f->lanes[i];
         const struct kind *k = l->kind;
         double ns = prompts_ns(k, k->n_sizes, l->done + tokens);
-        if (!best || ns < soonest) {
+        if (k->room >= r->n_tokens && (!best || ns < soonest)) {
             best = l;
             soonest = ns;
         }
@@ -289,8 +340,8 @@ static void add_prompt(const struct forecaster *f, struct lane *l, const struct 
     l->taken++;
     for (int i = 1; i <= k->n_sizes; i++) {
         double until = until_ns(f, k, i, l->prompts), first = prompts_ns(k, i, l->done);
-        double over = l->taken - (l->seats - l->answers);
-        double seat = over > 0 ? over / l->seats * tokens * k->after_ns : 0;
+        double over = l->taken - (l->seats - l->answers), own = prompts_ns(k, i, request_remaining(r));
+        double seat = over > 0 ? over / l->seats * (own + tokens * k->after_ns) + own : 0;
         first = first > seat ? first : seat;
         double rest = answer_ns(first, tokens - 1, until, k->ns[i], k->after_ns);
         k->sum[i] += 2 * first + rest * weight(f->ask, request_output(r) + tokens);
@@ -307,7 +358,7 @@ static void add_answer(struct forecaster *f, const struct request *r)
     double tokens = answer_of(f->ask, r);
     for (int j = 0; j < f->n_kinds; j++) {
         struct kind *k = &f->kinds[j];
-        double share = k->size * k->n / f->ranks;
+        double share = share_of(f, k->size) * k->n;
         for (int i = 1; i <= k->n_sizes; i++) {
             double ns = answer_ns(0, tokens, until_ns(f, k, i, k->prompts / k->n), k->ns[i], k->after_ns);
             k->sum[i] += share * (ns * weight(f->ask, request_output(r) + tokens) +
@@ -358,7 +409,7 @@ static void add_prompts(struct forecaster *f, bool second)
             const struct request *r = queues[q]->items[i];
             if (!counts(f, r) || (r->state == REQ_RUNNING && request_decoding(r)))
                 continue;
-            struct lane *l = deal(f, request_remaining(r));
+            struct lane *l = deal(f, r);
             if (second)
                 add_prompt(f, l, r);
         }

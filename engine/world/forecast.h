@@ -1,9 +1,9 @@
 /* What if the node were partitioned so: how long the requests that are here would take, and those that come meanwhile.
- * The queue is dealt to the groups in its order, each request to the group that would be done with its prompt first. A
- * group computes prompts one after another beside its running answers, in steps of one size, the one that is best for
- * all its requests; then the answers alone, each step in the layout that the estimator says takes least. Pure
- * arithmetic over the estimator (estimate.h), nothing is changed; engine thread. O((waiting + running) * groups * step
- * sizes). Invariant: the same world gives the same forecast. */
+ * The queue is dealt to the groups in its order, each request to the group that would be done with its prompt first, of
+ * those whose KV holds it. A group computes prompts one after another beside its running answers, in steps of one size,
+ * the one that is best for all its requests; then the answers alone, each step in the layout that the estimator says
+ * takes least. Pure arithmetic over the estimator (estimate.h), nothing is changed; engine thread. O((waiting +
+ * running) * groups * step sizes). Invariant: the same world gives the same forecast. */
 #ifndef WORLD_FORECAST_H
 #define WORLD_FORECAST_H
 
@@ -17,7 +17,8 @@ struct forecast_ask {
     int most;                /* tokens of a step */
     double prompt, ahead_ns; /* requests go on coming as lately for so long, with prompts of so many tokens; 0: none */
     int64_t now_ns;
-    bool settles; /* when no prompt waits any more, answers go on as here, or in equal groups, whichever takes least */
+    bool settles; /* when no prompt waits any more, answers go on as here, or in equal groups, whichever takes least;
+                     in the present groups only where prompts are there for less than half of the time */
     bool moves;   /* it is another partition than the present one: KV has to move there */
 };
 

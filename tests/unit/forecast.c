@@ -218,6 +218,58 @@ static void answers_that_settle_take_the_same_in_any_partition(void **state)
     close_box(&b);
 }
 
+/* What it brings that answers settle, where so many requests of 100 tokens come in a second: each of the four ranks
+ * computes about 960 tokens of prompts in a second. */
+static double of_settling(struct box *b, double arrivals, bool moves)
+{
+    struct forecast stay, settle;
+    struct forecast_ask a = {.sizes = {1, 1, 1, 1}, .n = 4, .most = 4096, .now_ns = NOW, .moves = moves};
+    a.prompt = 100;
+    a.ahead_ns = 1e10;
+    b->w.arrival_rate = arrivals;
+    b->w.last_arrival_ns = NOW;
+    assert_null(forecast_make(&b->w, &a, &stay));
+    a.settles = true;
+    assert_null(forecast_make(&b->w, &a, &settle));
+    return stay.sum_ns - settle.sum_ns;
+}
+
+static void in_groups_that_have_prompts_most_of_the_time_answers_stay(void **state)
+{
+    (void)state;
+    struct box b;
+    open_box(&b);
+    submit(&b, 100, 200, 0);
+    assert_true(of_settling(&b, 10, false) > 0);
+    near(of_settling(&b, 30, false), 0);
+    assert_true(of_settling(&b, 30, true) > 0);
+    close_box(&b);
+}
+
+/* One rank holds 6,400 tokens, so the ranks beside the pair are of no use to these three, not for answers either. */
+static void requests_go_to_groups_that_hold_them(void **state)
+{
+    (void)state;
+    struct box b;
+    struct forecast alone, beside;
+    struct forecast_ask a = {.sizes = {2}, .n = 1, .most = 4096, .now_ns = NOW, .prompt = 7000, .ahead_ns = 1e10};
+    open_box(&b);
+    for (int i = 0; i < 3; i++)
+        submit(&b, 7000, 20, 0);
+    assert_null(forecast_make(&b.w, &a, &alone));
+    a.sizes[1] = a.sizes[2] = 1;
+    a.n = 3;
+    assert_null(forecast_make(&b.w, &a, &beside));
+    near(beside.sum_ns, alone.sum_ns * 1e-6);
+    b.w.arrival_rate = 1;
+    b.w.last_arrival_ns = NOW;
+    assert_null(forecast_make(&b.w, &a, &beside));
+    a.n = 1;
+    assert_null(forecast_make(&b.w, &a, &alone));
+    near(beside.sum_ns, alone.sum_ns * 1e-6);
+    close_box(&b);
+}
+
 static void what_finds_no_room_is_refused(void **state)
 {
     (void)state;
@@ -255,6 +307,8 @@ int main(void)
         cmocka_unit_test(those_to_come_and_missed_wishes_count),
         cmocka_unit_test(those_to_come_crowd_one_another),
         cmocka_unit_test(answers_that_settle_take_the_same_in_any_partition),
+        cmocka_unit_test(in_groups_that_have_prompts_most_of_the_time_answers_stay),
+        cmocka_unit_test(requests_go_to_groups_that_hold_them),
         cmocka_unit_test(what_finds_no_room_is_refused),
         cmocka_unit_test(steps_smaller_than_the_answers_are_no_trap),
     };
