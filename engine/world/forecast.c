@@ -302,16 +302,16 @@ static const char *open_lanes(struct forecaster *f)
     return f->load.longest > roomiest ? "no group holds the longest request" : NULL;
 }
 
-/* Of the groups that hold the request, the one that is done first with its prompt. */
+/* Of the groups that hold the request (one does, see open_lanes), the one that is done first with its prompt. */
 static struct lane *deal(struct forecaster *f, const struct request *r)
 {
-    struct lane *best = NULL;
-    double soonest = 0, tokens = request_remaining(r);
+    struct lane *best = f->lanes;
+    double soonest = -1, tokens = request_remaining(r);
     for (int i = 0; i < f->ask->n; i++) {
         struct lane *l = &f->lanes[i];
         const struct kind *k = l->kind;
         double ns = prompts_ns(k, k->n_sizes, l->done + tokens);
-        if (k->room >= r->n_tokens && (!best || ns < soonest)) {
+        if (k->room >= r->n_tokens && (soonest < 0 || ns < soonest)) {
             best = l;
             soonest = ns;
         }
