@@ -266,14 +266,18 @@ static void add_arrivals(const struct forecaster *f, struct kind *k)
     }
 }
 
-/* Those that come go to the groups that hold such a prompt, to each as much as it computes. */
+/* Those that come go to the groups that hold such a prompt (to the roomiest, where none does), to each as much as it
+ * computes. */
 static void spread_arrivals(struct forecaster *f)
 {
-    double all = 0;
+    double roomiest = 0, all = 0;
     for (int i = 0; i < f->n_kinds; i++)
-        all += f->kinds[i].room >= f->ask->prompt ? f->kinds[i].n * speed(&f->kinds[i], f->kinds[i].n_sizes) : 0;
-    for (int i = 0; i < f->n_kinds && all > 0; i++)
-        if (f->kinds[i].room >= f->ask->prompt)
+        roomiest = f->kinds[i].room > roomiest ? f->kinds[i].room : roomiest;
+    double need = least(f->ask->prompt, roomiest);
+    for (int i = 0; i < f->n_kinds; i++)
+        all += f->kinds[i].room >= need ? f->kinds[i].n * speed(&f->kinds[i], f->kinds[i].n_sizes) : 0;
+    for (int i = 0; i < f->n_kinds; i++)
+        if (f->kinds[i].room >= need)
             f->kinds[i].rate = f->rate * speed(&f->kinds[i], f->kinds[i].n_sizes) / all;
 }
 

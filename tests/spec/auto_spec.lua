@@ -305,6 +305,23 @@ describe("auto", function()
     assert.is_true(mean[1] < math.min(mean[2], mean[3]), table.concat(mean, " "))
   end)
 
+  it("splits no ranks off that hold no request, where KV is short", function()
+    local last = {}
+    for i, policy in ipairs { "auto", "shift" } do
+      local options = node { kv_blocks = 53 }
+      options.hardware, options.policy = "h100x8-fitted", "policies/" .. policy .. ".lua"
+      h.with(options, function(e)
+        local ids = {}
+        for k = 1, 60 do ids[k] = e:submit { prompt = 3000, max_tokens = 100, at = 1 } end
+        e:run()
+        last[i] = 0
+        for _, id in ipairs(ids) do last[i] = math.max(last[i], e:result(id).ended_at) end
+        h.clean(e)
+      end)
+    end
+    assert.is_true(last[1] < 1.5 * last[2], string.format("%.1f s, shift %.1f", last[1], last[2]))
+  end)
+
   it("does not flap: a wave costs a few changes, whatever the time between waves", function()
     for _, every in ipairs { 1, 4, 12 } do
       h.with(node(), function(e)

@@ -267,6 +267,11 @@ static void requests_go_to_groups_that_hold_them(void **state)
     a.n = 1;
     assert_null(forecast_make(&b.w, &a, &alone));
     near(beside.sum_ns, alone.sum_ns * 1e-6);
+    a.prompt = 20000; /* no group holds it: those that come count all the same */
+    assert_null(forecast_make(&b.w, &a, &beside));
+    b.w.arrival_rate = 0;
+    assert_null(forecast_make(&b.w, &a, &alone));
+    assert_true(beside.sum_ns > alone.sum_ns);
     close_box(&b);
 }
 
